@@ -1,0 +1,222 @@
+"""From a rounding schedule to its canonical GEMMDesc, or None where no form of the record produces it.
+
+A record is canonical when `describe` returns it: what cannot be observed at its K has its plain value (a
+loop step that moves no rounding, a dtype of parts that are not there, the instruction behind an equal row).
+Every answer is checked: the record's own schedule must equal the one that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn, join_parts
+from probe.errors import UsageError
+from probe.problem import DType
+from probe.schedule import (
+    Add, Cast, Fma, Fold, Mma, Row, Run, Term, Zero, dtype_of, first_k, leaf_count, shift, single_run,
+)
+from probe.schedule.terms import copies, join_runs
+
+_BUTTERFLY_LIMIT = 1024  # parts: lanes of one block; more are never joined by a butterfly
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    row: Row | None
+    instruction_k: int
+    use_fast_accum: bool
+    k_loop_step: int
+    short_turn: ShortTurn
+
+
+@dataclass(frozen=True)
+class _Form:
+    cuts: tuple[KCut, ...]
+    leaf: _Leaf
+    partial: DType = DType.FP32
+    merge: DType = DType.FP32
+
+
+def describe(term: Term, k: int, input_dtype: DType, output_dtype: DType) -> GEMMDesc | None:
+    """The canonical record whose schedule is `term` at extent `k`; None where there is none."""
+    return next(forms_of(term, k, input_dtype, output_dtype), None)
+
+
+def forms_of(term: Term, k: int, input_dtype: DType, output_dtype: DType) -> Iterator[GEMMDesc]:
+    """Every record whose schedule is `term`, the canonical one first: the same bits may be split parts or single instructions."""
+    inner = term.x if isinstance(term, Cast) else term
+    interval = single_run(inner)
+    if dtype_of(term) is not output_dtype or interval is None or interval[0] != 0:
+        return
+    for form in _forms(inner):
+        instruction = Instruction.FMA if form.leaf.row is None else Instruction.WGMMA
+        try:
+            desc = GEMMDesc(
+                k=k, k_summed=interval[1], input_dtype=input_dtype, output_dtype=output_dtype, row=form.leaf.row,
+                instruction_k=form.leaf.instruction_k, use_fast_accum=form.leaf.use_fast_accum,
+                k_loop_step=form.leaf.k_loop_step, short_turn=form.leaf.short_turn, k_cuts=form.cuts,
+                partial_dtype=form.partial, merge_dtype=form.merge, instruction=instruction)
+        except UsageError:
+            continue
+        if desc.schedule() == term:
+            yield desc
+
+
+def canonical(desc: GEMMDesc) -> GEMMDesc:
+    """The canonical record with the same schedule, keeping the instruction as evidence; itself where no
+    form is known."""
+    found = describe(desc.schedule(), desc.k, desc.input_dtype, desc.output_dtype)
+    return desc if found is None else replace(found, instruction=desc.instruction)
+
+
+def _forms(term: Term) -> Iterator[_Form]:
+    """Candidate forms of a term, plainest first; the caller checks them."""
+    leaf_runs = _leaf_runs(term)
+    if leaf_runs is not None:
+        row, runs = leaf_runs
+        for leaf in _leaves(row, runs, fast=True):
+            yield _Form((), leaf)
+        return
+    for parts, join, direction in _partings(term):
+        merge = dtype_of(term)
+        partials = {dtype_of(p) for p in parts}
+        if len(partials) != 1:
+            continue
+        partial = partials.pop()
+        bare = [p.x if isinstance(p, Cast) else p for p in parts]
+        if (join, direction, partial, merge) == (Join.CHAIN, Direction.FORWARD, DType.FP32, DType.FP32):
+            yield from _per_instruction(bare)
+        yield from _cut(bare, join, direction, partial, merge)
+
+
+def _leaf_runs(term: Term) -> tuple[Row | None, tuple[Run, ...]] | None:
+    match term:
+        case Mma(Zero(), row, runs):
+            return row, runs
+        case Fma(Zero(), runs):
+            return None, runs
+        case _:
+            return None
+
+
+def _leaves(row: Row | None, runs: tuple[Run, ...], fast: bool) -> Iterator[_Leaf]:
+    """Ways to write one accumulation loop over contiguous steps: short turn last, or first with each step
+    that fits."""
+    width = max(r.width for r in runs)
+    yield _Leaf(row, width, fast, width, ShortTurn.LAST)
+    total = sum(r.width * r.count for r in runs)
+    short = done = 0
+    for run in runs:
+        done += run.width * run.count
+        if run.width < width:
+            short = done
+    if 0 < short < total:
+        for step in _loop_steps(total - short, short, width):
+            yield _Leaf(row, width, fast, step, ShortTurn.FIRST)
+
+
+def _loop_steps(rest: int, short: int, width: int) -> Iterator[int]:
+    step = (short // width + 1) * width
+    while step <= rest:
+        if rest % step == 0:
+            yield step
+        step += width
+
+
+def _per_instruction(parts: list[Term]) -> Iterator[_Form]:
+    """Every part is one instruction: its result joins the accumulator in a second rounding."""
+    runs: list[Run] = []
+    rows = set()
+    for part in parts:
+        leaf = _leaf_runs(part)
+        if leaf is None or leaf[0] is None or len(leaf[1]) != 1 or leaf[1][0].count != 1:
+            return
+        rows.add(leaf[0])
+        runs.append(leaf[1][0])
+    if len(rows) == 1:
+        for leaf_form in _leaves(rows.pop(), join_runs((), tuple(runs)), fast=False):
+            yield _Form((), leaf_form)
+
+
+def _cut(parts: list[Term], join: Join, direction: Direction, partial: DType, merge:
+DType) -> Iterator[_Form]:
+    """Parts of one span (the last may be short), each of the same inner form."""
+    ordered = sorted(parts, key=first_k)
+    span = leaf_count(ordered[0])
+    if any(leaf_count(p) != span for p in ordered[:-1]) or leaf_count(ordered[-1]) > span:
+        return
+    distinct: list[Term] = []
+    for part in ordered:
+        moved = shift(part, -first_k(part))
+        if moved not in distinct:
+            distinct.append(moved)
+    seen: list[_Form] = []
+    for part in distinct:  # the form must serve every part; a short part alone may show less of it
+        for form in _forms(part):
+            if (form.partial, form.merge) == (DType.FP32, DType.FP32) and form not in seen:
+                seen.append(form)
+    cut = KCut(span, join=join, direction=direction)
+    for form in sorted(seen, key=lambda f: f.leaf.k_loop_step):
+        yield _Form((cut, *form.cuts), form.leaf, partial, merge)
+
+
+def _partings(term: Term) -> Iterator[tuple[list[Term], Join, Direction]]:
+    """Ways to read a sum as parts: a chain from the left, the same with its head kept whole, from the
+    right, a butterfly."""
+    if not isinstance(term, Add | Fold):
+        return
+    chain = _left_spine(term)
+    heads = [i for i, p in enumerate(chain) if i and isinstance(p.x if isinstance(p, Cast) else p, Add |
+    Fold)]
+    if heads:
+        head = heads[0]
+        whole = join_parts(chain[:head], Join.CHAIN, Direction.FORWARD, dtype_of(term))
+        yield [whole, *chain[head:]], Join.CHAIN, Direction.FORWARD
+    yield chain, Join.CHAIN, Direction.FORWARD
+    back = _right_spine(term)
+    if len(back) > 2:
+        yield back, Join.CHAIN, Direction.BACKWARD
+    leaves = _balanced(term)
+    if leaves is not None:
+        for direction in (Direction.DOWN, Direction.UP):
+            if join_parts(leaves, Join.BUTTERFLY, direction, dtype_of(term)) == term:
+                yield leaves, Join.BUTTERFLY, direction
+
+
+def _left_spine(term: Term) -> list[Term]:
+    dtype = dtype_of(term)
+    out: list[Term] = []
+    while isinstance(term, Add | Fold) and term.dtype == dtype:
+        if isinstance(term, Add):
+            out.append(term.right)
+            term = term.left
+        else:
+            out.extend(reversed(list(copies(term))))
+            term = term.previous
+    return [term, *reversed(out)]
+
+
+def _right_spine(term: Term) -> list[Term]:
+    dtype = dtype_of(term)
+    out: list[Term] = []
+    while isinstance(term, Add) and term.dtype == dtype:
+        out.append(term.left)
+        term = term.right
+    return [*out, term]
+
+
+def _balanced(term: Term) -> list[Term] | None:
+    """The parts under a tree of additions of one dtype, in ascending order of their first index."""
+    dtype, queue, out = dtype_of(term), [term], []
+    while queue:
+        one = queue.pop()
+        if isinstance(one, Add) and one.dtype == dtype:
+            queue += [one.left, one.right]
+        elif isinstance(one, Fold) and one.dtype == dtype:
+            queue += [one.previous, *copies(one)]
+        else:
+            out.append(one)
+        if len(out) + len(queue) > _BUTTERFLY_LIMIT:
+            return None
+    return sorted(out, key=first_k) if len(out) > 3 else None

@@ -1,0 +1,181 @@
+"""Seeded draws of operands for comparing bytes: flat, spread, cancelling and extreme (DESIGN section 7).
+
+A draw is a function of (seed, index, kind) through a counter-based generator (Philox), never of the shape or of time. A draw has at most
+`distinct` different rows of A and columns of B, repeated over the output, so that a simulator can compute each different
+dot product once and a comparison still looks at every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from probe.errors import UsageError
+from probe.formats import bits_dtype, encode_rn, format_of
+from probe.problem import DType
+
+Array = Any
+
+
+class DrawKind(StrEnum):
+    """flat: gaussian. spread: exponents over the accumulator's width, half of them cancelling. cancelling: every product meets its
+    negative, so that only rounding is left. extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0."""
+
+    FLAT = "flat"
+    SPREAD = "spread"
+    CANCELLING = "cancelling"
+    EXTREMES = "extremes"
+
+
+# Half the exponent range that a spread draw gives each operand: products then span about the accumulator's 24 (13) bits.
+_SPREAD = {DType.FP16: 6, DType.BF16: 6, DType.E4M3: 3}
+_KIND_STREAM = {kind: i for i, kind in enumerate(DrawKind)}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One pair of operands, A (m x k) and B (k x n). `extent` is how much of K is summed: pairs that must cancel lie within it."""
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    kind: DrawKind
+    seed: int
+    index: int
+    extent: int = 0
+    distinct: int = 64
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _SPREAD:
+            raise UsageError(f"no draws are known for {self.dtype} inputs", "fp16, bf16 or e4m3")
+        if not 0 <= self.seed < 2**63 or self.index < 0 or self.distinct < 1:
+            raise UsageError("a draw has a seed in [0, 2**63), an index and at least one distinct row")
+        if self.extent == 0:
+            object.__setattr__(self, "extent", self.k)
+
+    @property
+    def rows(self) -> int:
+        """Different rows of A."""
+        return min(self.m, self.distinct)
+
+    @property
+    def columns(self) -> int:
+        """Different columns of B."""
+        return min(self.n, self.distinct)
+
+    @property
+    def elements(self) -> int:
+        """Different dot products in the output."""
+        return self.rows * self.columns
+
+    @property
+    def a_key(self) -> Hashable:
+        return ("draw a", self)
+
+    @property
+    def b_key(self) -> Hashable:
+        return ("draw b", self)
+
+    def a(self, xp: ModuleType, rows: Array | None = None) -> Array:
+        return self._spread_out(xp, self.different_rows, self.m, rows)
+
+    def b(self, xp: ModuleType, columns: Array | None = None) -> Array:
+        return self._spread_out(xp, self.different_columns, self.n, columns)
+
+    @staticmethod
+    def _spread_out(xp: ModuleType, block: np.ndarray, extent: int, chosen: Array | None) -> Array:
+        index = np.arange(extent) if chosen is None else np.asarray(chosen if isinstance(chosen, np.ndarray) else chosen.get())
+        if chosen is None and extent == len(block):
+            return xp.asarray(block)
+        return xp.asarray(block)[xp.asarray(index % len(block))]
+
+    @cached_property
+    def different_rows(self) -> np.ndarray:
+        """The different rows of A, raw bits, shape (rows, k)."""
+        return self._make(self.rows, side=0)
+
+    @cached_property
+    def different_columns(self) -> np.ndarray:
+        """The different columns of B, one a row, raw bits, shape (columns, k)."""
+        return self._make(self.columns, side=1)
+
+    def _generator(self, side: int) -> np.random.Generator:
+        return np.random.Generator(np.random.Philox(key=[self.seed, self.index * 64 + _KIND_STREAM[self.kind] * 8 + side]))
+
+    def _make(self, count: int, side: int) -> np.ndarray:
+        rng = self._generator(side)
+        if self.kind is DrawKind.FLAT:
+            return encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype)
+        if self.kind is DrawKind.EXTREMES:
+            return self._extreme(rng, count, side)
+        bits = self._even_exponents(rng, count)
+        self._cancel(bits, side)
+        return bits
+
+    def _even_exponents(self, rng: np.random.Generator, count: int) -> np.ndarray:
+        """Random sign and significand, exponent even over a range around 1: composed from random bits, which costs one draw a value."""
+        fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
+        half = _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2
+        # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
+        middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
+        raw = rng.integers(0, 1 << fmt.bits, (count, self.k), dtype=kind)
+        fraction = raw & kind.type((1 << fmt.fraction_bits) - 1)
+        sign = raw & kind.type(fmt.sign_bit)
+        spare = fmt.bits - 1 - fmt.fraction_bits  # bits that are neither sign nor fraction choose the exponent
+        chosen = ((raw >> fmt.fraction_bits) & kind.type((1 << spare) - 1)).astype(np.uint32)
+        exponent = (chosen * (2 * half + 1) >> spare) + (middle - half + 1 - fmt.emin)
+        return np.asarray(fraction | sign | (exponent.astype(kind) << fmt.fraction_bits))
+
+    def _cancel(self, bits: np.ndarray, side: int) -> None:
+        """Give pairs of indices the same column of B and opposite columns of A: their products cancel exactly."""
+        order = self._generator(2).permutation(self.extent)
+        half = self.extent // 2 if self.kind is DrawKind.CANCELLING else self.extent // 4
+        one, other = order[:half], order[half:2 * half]
+        sign = bits.dtype.type(format_of(self.dtype).sign_bit if side == 0 else 0)
+        bits[:, other] = bits[:, one] ^ sign
+
+    def _extreme(self, rng: np.random.Generator, count: int, side: int) -> np.ndarray:
+        fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
+        bits = encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype)
+        nan = kind.type(fmt.nan if self.dtype is DType.E4M3 else fmt.max_bits + 2)
+        inf = kind.type(fmt.max_bits + 1) if fmt.has_inf else kind.type(fmt.max_bits)
+        sign = kind.type(fmt.sign_bit)
+        turn = int(self._generator(3).integers(0, 8)) + self.index
+        for line in range(count):
+            which = (turn + line) % 8
+            spots = rng.integers(0, self.extent, 3)
+            if side == 1:  # columns: plain, positive (keeps a row of -0.0 negative), tiny
+                if which % 3 == 1:
+                    bits[line] &= ~sign
+                elif which % 3 == 2:
+                    bits[line] = self._tiny(rng)
+            elif which == 0:
+                bits[line, spots] = kind.type(fmt.max_bits)
+                bits[line] &= ~sign
+            elif which == 1:
+                bits[line, spots[0]] = inf
+            elif which == 2:
+                bits[line, spots[0]] = nan
+            elif which == 3:
+                bits[line] = sign
+            elif which == 4:
+                bits[line] = self._tiny(rng)
+            elif which == 5:
+                bits[line, spots[0]] = inf
+                bits[line, spots[1]] = inf | sign
+            elif which == 6:
+                bits[line] = kind.type(fmt.max_bits) | (rng.integers(0, 2, self.k).astype(kind) * sign)
+        return bits
+
+    def _tiny(self, rng: np.random.Generator) -> np.ndarray:
+        """Random signs and subnormals of the dtype, some of them zero."""
+        fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
+        return rng.integers(0, 1 << fmt.fraction_bits, self.k).astype(kind) | (
+            rng.integers(0, 2, self.k).astype(kind) * kind.type(fmt.sign_bit))

@@ -1,0 +1,188 @@
+"""A device with a library, or the simulated library, as one thing that is asked, captured and summed with.
+
+Both sides go through the same calls from here on: nothing later knows which one it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from probe.answer import Answer
+from probe.capture import Capture, Kernel, capture
+from probe.cublaslt.ask import ask
+from probe.cublaslt.find import find_library
+from probe.cublaslt.library import Library
+from probe.cublaslt.run import PreparedMatmul
+from probe.device import Device
+from probe.errors import Declined, DeclineReason, EnvironmentProblem, LibraryError
+from probe.formats import bits_dtype
+from probe.inputs.operands import Operands
+from probe.preference import Preference
+from probe.problem import Problem
+from probe.simulator.library import SimulatedLibrary, SimulatedSumming
+from probe.summing import Cells, Summing
+from probe.target import Target
+
+SIMULATED = "sim"
+_POISON = 0xA5  # every output byte before each launch: an element that was not written shows
+
+
+class Oracle(Protocol):
+    """What a shape is put to."""
+
+    target: Target
+    found_by: str
+    announcement: str
+
+    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined: ...
+
+    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture: ...
+
+    def summing(self, problem: Problem, answer: Answer, preference: Preference) -> Summing | Declined: ...
+
+
+class SimulatedOracle:
+    """The simulated library behind the oracle's calls."""
+
+    def __init__(self, library: SimulatedLibrary | None = None) -> None:
+        self.library = library or SimulatedLibrary()
+        self.target = self.library.target
+        self.found_by = "built in"
+        self.announcement = self.library.announcement
+
+    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
+        return self.library.ask(problem, preference)
+
+    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture:
+        return Capture(tuple(Kernel(name, (1, 1, max(1, answer.splitk_num)), (128, 1, 1), None, 0)
+                             for name in self.library.kernels(problem, answer)))
+
+    def summing(self, problem: Problem, answer: Answer, preference: Preference) -> SimulatedSumming:
+        return self.library.summing(problem, answer)
+
+
+class DeviceOracle:
+    """A GPU and a cuBLASLt."""
+
+    announcement = ""
+
+    def __init__(self, device: Device, library: Library, found_by: str) -> None:
+        self.device, self.library, self.found_by = device, library, found_by
+        self.target = device.identity.target(library)
+
+    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
+        return ask(self.library, problem, preference)
+
+    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture:
+        with_buffers = self._summing(problem, answer, preference)
+        return with_buffers.capture()
+
+    def summing(self, problem: Problem, answer: Answer, preference: Preference) -> Summing | Declined:
+        summing = self._summing(problem, answer, preference)
+        try:
+            summing.trial()
+        except LibraryError as error:
+            return Declined(DeclineReason.CANNOT_RUN, f"the offered algorithm failed to run: {error}", "another workspace, layout or alignment")
+        return summing
+
+    def _summing(self, problem: Problem, answer: Answer, preference: Preference) -> DeviceSumming:
+        return DeviceSumming(self.device, self.library, problem, answer, preference)
+
+
+class DeviceSumming:
+    """One problem with its answer on a device: operands are written in the problem's own layout, the output is poisoned before each launch."""
+
+    def __init__(self, device: Device, library: Library, problem: Problem, answer: Answer, preference: Preference) -> None:
+        self.m, self.n, self.k = problem.m, problem.n, problem.k
+        self.input_dtype, self.output_dtype = problem.a_dtype, problem.d_dtype
+        self.launches = 0
+        self._device, self._problem = device, problem
+        device.check_fits(problem.total_bytes + answer.workspace_bytes, f"{problem.m}x{problem.n}x{problem.k}")
+        self._a = device.allocate(problem.operand_bytes("a"), "operand A")
+        self._b = device.allocate(problem.operand_bytes("b"), "operand B")
+        self._d = device.allocate(problem.operand_bytes("d"), "the output")
+        self._workspace = device.allocate(answer.workspace_bytes, "the workspace")
+        self._prepared = PreparedMatmul(library, problem, answer, preference)
+        self._launch: Callable[[int], None] = self._prepared.launcher(
+            self._a.ptr + problem.a_offset_bytes, self._b.ptr + problem.b_offset_bytes, self._d.ptr + problem.d_offset_bytes,
+            self._d.ptr + problem.d_offset_bytes, self._workspace.ptr)
+        self._a_view = self._operand(self._a, "a", problem.layout.a_transposed)
+        self._b_view = self._operand(self._b, "b", not problem.layout.b_transposed)
+        self._d_view = self._operand(self._d, "d", False)
+        self._a_key: Any = None
+        self._b_key: Any = None
+
+    def _operand(self, buffer: Any, name: str, transposed: bool) -> Any:
+        """A view of an operand: A as (m, k), B as (n, k), D as (m, n), whatever way it is stored."""
+        problem = self._problem
+        kind = bits_dtype({"a": problem.a_dtype, "b": problem.b_dtype, "d": problem.d_dtype}[name])
+        rows, columns = problem.stored_shape(name)
+        ld = problem.leading_dimension(name)
+        offset: int = getattr(problem, f"{name}_offset_bytes")
+        size = (rows - 1) * ld + columns
+        flat = buffer.view(kind, (size,), offset)
+        cupy = self._device.cupy
+        view = cupy.ndarray((rows, columns), kind, memptr=flat.data, strides=(ld * kind.itemsize, kind.itemsize))
+        return view.T if transposed else view
+
+    def trial(self) -> None:
+        """One launch on zeros; what cannot run fails here."""
+        self._a.fill(0)
+        self._b.fill(0)
+        self._a_key = self._b_key = None
+        self._launch(0)
+        self._device.synchronize()
+
+    def capture(self) -> Capture:
+        """The kernels of one call. Nothing is executed."""
+        return capture(self._launch)
+
+    def outputs(self, batch: Sequence[tuple[Operands, Cells | None]]) -> list[np.ndarray]:
+        cupy = self._device.cupy
+        results = []
+        for operands, cells in batch:
+            if operands.a_key != self._a_key:
+                self._a_view[...] = operands.a(cupy)
+                self._a_key = operands.a_key
+            if operands.b_key != self._b_key:
+                self._b_view[...] = operands.b(cupy)
+                self._b_key = operands.b_key
+            self._d.fill(_POISON)
+            self._launch(0)
+            self.launches += 1
+            if cells is None:
+                results.append(cupy.asnumpy(self._d_view))
+            else:
+                results.append(self._d_view[cupy.asarray(cells.rows), cupy.asarray(cells.columns)])
+        self._device.synchronize()
+        return [r if isinstance(r, np.ndarray) else cupy.asnumpy(r) for r in results]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An oracle and how it came about: "no GPU ..., so the simulated library" is said, never silent."""
+
+    oracle: Oracle
+    notice: str
+
+
+def open_oracle(library: str | None, gpu: int) -> Opened:
+    """The oracle for `--library` (a path, cu12, cu13, sim, or None) and `--gpu`.
+
+    None means the GPU and the installed cuBLASLt, or, where this machine has no GPU or no library, the simulated library, with a
+    notice that says so. A library that was named and cannot be used is an error, never replaced.
+    """
+    if library == SIMULATED:
+        return Opened(SimulatedOracle(), "")
+    try:
+        found = find_library(library)
+        device = Device.open(gpu)
+        return Opened(DeviceOracle(device, Library.open(found), str(found.won)), "")
+    except EnvironmentProblem as problem:
+        if library is not None or gpu != 0:
+            raise
+        return Opened(SimulatedOracle(), f"{problem.message}; using the simulated library instead (`--library sim` asks for it by name)")

@@ -1,0 +1,116 @@
+"""What a walk cannot see: the candidates for the arithmetic of a tree.
+
+A walk reads which indices meet where. It does not read how a step rounds, in which dtype a part is written or a merge is held. Each
+possibility is one candidate schedule; equal schedules are one candidate. The order is plainest first and only an order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from probe.describe import describe, forms_of
+from probe.descriptor import GEMMDesc, Instruction
+from probe.errors import Declined, DeclineReason, UsageError
+from probe.problem import DType
+from probe.schedule import ZERO, Row, Term, add, cast, fma, mma
+from probe.tensorcore import row_for
+from probe.walks.tree import Joint, Loop, SumTree, loops
+
+_KNOWN_SMS = (90, 100, 89, 80)  # one SM of each published row (DESIGN section 5b)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One schedule that the readings allow, its GEMMDesc (None: a general schedule that no form of record produces), and
+    the choices that make it, by the name of the field."""
+
+    schedule: Term
+    desc: GEMMDesc | None
+    choices: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is known beside the tree: extents, dtypes, and the SM whose instructions come first."""
+
+    k: int
+    input_dtype: DType
+    output_dtype: DType
+    sm: int
+
+
+def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Declined:
+    """All candidates for a tree; declined when a node joins more than two sums at once."""
+    if not _binary(tree):
+        return Declined(DeclineReason.TREE_UNREADABLE, "a node joins more than two sums at once")
+    out: list[Candidate] = []
+    for name, row in _steps(tree, context):
+        plain = cast(context.output_dtype, to_term(tree, row))
+        for schedule, choices in _dtypes(plain, context):
+            if all(c.schedule != schedule for c in out):
+                desc = describe(schedule, context.k, context.input_dtype, context.output_dtype)
+                if desc is not None:
+                    desc = replace(desc, instruction=_instruction(desc, context.sm))
+                out.append(Candidate(schedule, desc, (("step", name), *choices)))
+    return tuple(out)
+
+
+def to_term(tree: SumTree, row: Row | None) -> Term:
+    """The tree with every step one instruction of `row` (None: scalar fused multiply-adds) and every joint an fp32 addition."""
+    if isinstance(tree, Loop):
+        before = ZERO if tree.before is None else to_term(tree.before, row)
+        return fma(before, tree.runs) if row is None else mma(before, row, tree.runs)
+    term = to_term(tree.parts[0], row)
+    for part in tree.parts[1:]:
+        term = add(DType.FP32, term, to_term(part, row))
+    return term
+
+
+def _binary(tree: SumTree) -> bool:
+    if isinstance(tree, Joint):
+        return len(tree.parts) == 2 and all(_binary(p) for p in tree.parts)
+    return tree.before is None or _binary(tree.before)
+
+
+def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None]]:
+    """How a step may add: fma where every step is one index, else (and also) each instruction wide enough, this SM's first."""
+    width = max(run.width for loop in loops(tree) for run in loop.runs)
+    if width == 1:
+        yield "scalar fma, to nearest", None
+    seen: list[Row] = []
+    for name, row in _rows(context):
+        if row.products >= width and row not in seen:
+            seen.append(row)
+            yield name, row
+
+
+def _rows(context: Context) -> Iterator[tuple[str, Row]]:
+    """The published rows for this input dtype, the SM's own first."""
+    for sm in (context.sm, *(s for s in _KNOWN_SMS if s != context.sm)):
+        try:
+            yield f"matrix instruction of sm_{sm}, toward zero", row_for(sm, context.input_dtype)
+        except UsageError:
+            continue  # that SM has no such instruction, or no published row
+
+
+def _dtypes(plain: Term, context: Context) -> Iterator[tuple[Term, tuple[tuple[str, str], ...]]]:
+    """The plain schedule, then each form of it with parts, merges, or both held in the output dtype."""
+    out = context.output_dtype
+    yield plain, (("partial_dtype", str(DType.FP32)), ("merge_dtype", str(DType.FP32)))
+    if out is DType.FP32:
+        return
+    for form in forms_of(plain, context.k, context.input_dtype, out):
+        if form.k_cuts:
+            for partial, merge in ((out, DType.FP32), (out, out), (DType.FP32, out)):
+                yield (replace(form, partial_dtype=partial, merge_dtype=merge).schedule(),
+                       (("partial_dtype", str(partial)), ("merge_dtype", str(merge))))
+
+
+def _instruction(desc: GEMMDesc, sm: int) -> Instruction:
+    """The instruction to name as evidence where none was captured: the SM's own matrix instruction."""
+    if desc.row is None:
+        return Instruction.FMA
+    if sm >= 100:
+        return Instruction.TCGEN05
+    return Instruction.WGMMA if sm == 90 else Instruction.MMA_SYNC

@@ -1,0 +1,204 @@
+"""The simulated library: asked and run like cuBLASLt, on no device, with a stand-in cost model that is nobody's.
+
+Its answers are made up so that every family of kernels that probe recovers can be reached from a shape; they say nothing about what a real
+library would pick. What it does with an answer is exact: the GEMMDesc below, executed bit for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from probe.answer import Answer
+from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
+from probe.errors import Declined, DeclineReason, EnvironmentProblem
+from probe.inputs.operands import Operands
+from probe.preference import Preference
+from probe.problem import ComputeType, DType, Epilogue, Problem
+from probe.simulator.execute import execute
+from probe.summing import Cells
+from probe.target import LibraryKind, Target
+from probe.tensorcore import row_for
+
+VERSION = "0.1.0"
+NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
+COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
+_SM_COUNT = 132
+_ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
+
+
+@dataclass(frozen=True)
+class SimulatedLibrary:
+    """sm: whose matrix instructions it has. drops_tail: whether split parts are cut short as cuBLASLt 13.1.0 does."""
+
+    sm: int = 90
+    drops_tail: bool = True
+
+    @property
+    def announcement(self) -> str:
+        """One line for the user: this is not a measurement."""
+        return _ANNOUNCEMENT
+
+    @property
+    def target(self) -> Target:
+        """A target of kind "simulated"; its hash is that of its version and settings."""
+        identity = f"probe simulated library {VERSION} sm_{self.sm} drops_tail={self.drops_tail}"
+        return Target(f"sm_{self.sm}", _SM_COUNT, "simulated device", "none", LibraryKind.SIMULATED, VERSION,
+                      hashlib.sha256(identity.encode()).hexdigest())
+
+    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
+        """The stand-in cost model. Declines what the simulator does not execute."""
+        refused = _refused(problem)
+        if refused:
+            return Declined(DeclineReason.UNSUPPORTED, refused, "the simulated library does plain GEMMs: no batch, no epilogue, alpha 1, beta 0")
+        return _Model(problem, preference, self).answer()
+
+    def descriptor(self, problem: Problem, answer: Answer) -> GEMMDesc:
+        """What the stand-in kernel for an answer does: the truth that a walk has to find."""
+        return kernel_descriptor(problem, answer, self)
+
+    def summing(self, problem: Problem, answer: Answer) -> SimulatedSumming:
+        """The function from operands to output bytes."""
+        return SimulatedSumming(problem.m, problem.n, problem.k, self.descriptor(problem, answer).schedule(),
+                                problem.a_dtype, problem.d_dtype)
+
+    def kernels(self, problem: Problem, answer: Answer) -> tuple[str, ...]:
+        """Names of the stand-in kernels that a call would launch, in order."""
+        desc = self.descriptor(problem, answer)
+        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma"}.get(answer.algo_id, "simulated_cutlass")
+        split = f"_splitK{answer.splitk_num}" if answer.splitk_num > 1 else ""
+        main = f"{name}_{problem.a_dtype}_{desc.instruction_k}{split}_{problem.layout}"
+        return (main, "simulated_splitKreduce") if split else (main,)
+
+
+def _refused(problem: Problem) -> str:
+    plain = replace(problem, a_offset_bytes=0, b_offset_bytes=0, c_offset_bytes=0, d_offset_bytes=0)
+    if plain.batch_count != 1 or plain.epilogue is not Epilogue.DEFAULT or plain.alpha != 1 or plain.beta != 0:
+        return "a batch, an epilogue, alpha or beta"
+    if plain.compute_type is not ComputeType.FP32 or plain.a_dtype not in (DType.FP16, DType.BF16, DType.E4M3):
+        return f"{plain.a_dtype} inputs with compute type {plain.compute_type}"
+    if plain.d_dtype not in (DType.FP32, DType.FP16, DType.BF16) or plain.d_dtype not in (DType.FP32, plain.a_dtype) and not plain.a_dtype.is_fp8:
+        return f"{plain.a_dtype} inputs with {plain.d_dtype} output"
+    if any(getattr(plain, f"{x}_scale") for x in "abcd"):
+        return "scales"
+    return ""
+
+
+@dataclass(frozen=True)
+class _Model:
+    problem: Problem
+    preference: Preference
+    library: SimulatedLibrary
+
+    def answer(self) -> Answer:
+        p = self.problem
+        fp8 = p.a_dtype.is_fp8
+        aligned = fp8 or p.k % 8 == 0 and p.n % 8 == 0
+        if not fp8 and p.k <= 32 and p.d_dtype is not DType.FP32:
+            return self._make(FFMA, 1)
+        split = self._split(aligned)
+        if aligned:
+            return self._make(NVJET, split)
+        # layouts with a transposed second operand stand in for the paper's per-instruction accumulation (its family "Per-MMA")
+        return self._make(CUTLASS_SINGLE if p.layout.a_transposed else CUTLASS_SHORT_FIRST, split)
+
+    def _split(self, aligned: bool) -> int:
+        p = self.problem
+        tiles = -(-p.m // 64) * -(-p.n // 64)
+        if p.k < (2048 if aligned else 256) or tiles > 64:
+            return 1
+        wanted = min(_SM_COUNT // tiles, max(1, p.k // 1280), 129) if aligned else min(_SM_COUNT // tiles, p.k // 64)
+        if tiles == 1 and aligned and p.k < 8192:
+            wanted = 3
+        allowed = self.preference.reduction_scheme_mask & (COMPUTE_TYPE | OUTPUT_TYPE)
+        return wanted if wanted > 1 and allowed and self._workspace(wanted) <= self.preference.workspace_bytes else 1
+
+    def _workspace(self, split: int) -> int:
+        return split * self.problem.m * self.problem.n * 4
+
+    def _make(self, algo_id: int, split: int) -> Answer:
+        scheme = 0
+        if split > 1:
+            scheme = COMPUTE_TYPE if self.preference.reduction_scheme_mask & COMPUTE_TYPE else OUTPUT_TYPE
+        return Answer(algo_id=algo_id, tile=0, splitk_num=split, reduction_scheme=scheme, swizzling=0, custom_option=0,
+                      stages=0, inner_shape=0, cluster_shape=0, workspace_bytes=self._workspace(split) if split > 1 else 0, waves=1.0)
+
+
+def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrary) -> GEMMDesc:
+    """The GEMMDesc of the stand-in kernel that an answer names."""
+    p, k = problem, problem.k
+    instruction = Instruction.WGMMA if library.sm == 90 else Instruction.TCGEN05 if library.sm >= 100 else Instruction.MMA_SYNC
+    cuts: list[KCut] = []
+    summed = k
+    block = 128 if p.a_dtype.is_fp8 else 64
+    if answer.splitk_num > 1 and answer.algo_id == NVJET:
+        # measured on cuBLASLt 13.1.0 (DESIGN fact 4): round_up(floor(K / s), b), and what s parts do not cover is lost
+        span = -(-(k // answer.splitk_num) // block) * block
+        cuts.append(KCut(span))
+        if library.drops_tail:
+            summed = min(k, span * answer.splitk_num)
+    elif answer.splitk_num > 1:
+        cuts.append(KCut(-(-k // answer.splitk_num // 8) * 8 + (8 if k % answer.splitk_num else 0)))
+    partial = p.d_dtype if answer.reduction_scheme == OUTPUT_TYPE else DType.FP32
+    common: dict[str, Any] = {"k": k, "k_summed": summed, "input_dtype": p.a_dtype, "output_dtype": p.d_dtype,
+                              "partial_dtype": partial if cuts else DType.FP32}
+    if answer.algo_id == FFMA:
+        return GEMMDesc(**common, row=None, instruction_k=1, instruction=Instruction.FMA)
+    row = row_for(library.sm, p.a_dtype)
+    common |= {"row": row, "instruction": instruction, "instruction_k": row.products}
+    if p.a_dtype.is_fp8:
+        if not p.fast_accumulation:
+            cuts.append(KCut(block))
+        return GEMMDesc(**common, k_cuts=tuple(cuts))
+    if answer.algo_id == NVJET:
+        return GEMMDesc(**common, k_cuts=tuple(cuts))
+    return GEMMDesc(**common, k_cuts=tuple(cuts), k_loop_step=block, short_turn=ShortTurn.FIRST,
+                    use_fast_accum=answer.algo_id == CUTLASS_SHORT_FIRST)
+
+
+class SimulatedSumming:
+    """A schedule as a function from operands to output bytes. Each different row meets each different column once."""
+
+    def __init__(self, m: int, n: int, k: int, schedule: Any, input_dtype: DType, output_dtype: DType) -> None:
+        self.m, self.n, self.k = m, n, k
+        self.schedule = schedule
+        self.input_dtype, self.output_dtype = input_dtype, output_dtype
+        self.launches = 0
+
+    def outputs(self, batch: Sequence[tuple[Operands, Cells | None]]) -> list[np.ndarray]:
+        """One product for each entry. Raises EnvironmentProblem where the operands do not fit in memory."""
+        out = []
+        for operands, cells in batch:
+            self.launches += 1
+            try:
+                out.append(self._whole(operands) if cells is None else self._cells(operands, cells))
+            except MemoryError:
+                raise EnvironmentProblem(f"simulating {self.m}x{self.n}x{self.k} does not fit in memory", "a smaller shape") from None
+        return out
+
+    def _whole(self, operands: Operands) -> np.ndarray:
+        a, rows = _different(operands.a(np))
+        b, columns = _different(operands.b(np))
+        block = execute(self.schedule, a, b.T, self.input_dtype)
+        return np.asarray(block[np.ix_(rows, columns)])
+
+    def _cells(self, operands: Operands, cells: Cells) -> np.ndarray:
+        a, b = operands.a(np, cells.rows), operands.b(np, cells.columns)
+        if (b == b[:1]).all():
+            return np.asarray(execute(self.schedule, a, b[:1].T, self.input_dtype)[:, 0])
+        if (a == a[:1]).all():
+            return np.asarray(execute(self.schedule, a[:1], b.T, self.input_dtype)[0])
+        return np.asarray(execute(self.schedule, a[:, None, :], b[:, :, None], self.input_dtype)[:, 0, 0])
+
+
+def _different(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different lines of a matrix, and for each line which of them it is."""
+    keys = [line.tobytes() for line in lines]
+    order: dict[bytes, int] = {}
+    index = np.array([order.setdefault(key, len(order)) for key in keys])
+    first = np.array([keys.index(key) for key in order])
+    return lines[first], index

@@ -1,0 +1,43 @@
+"""Before any walk: do all elements of the output share one order, and do two runs agree?
+
+Every element is given the same dot product, whose exact value is zero and whose computed value is therefore nothing but rounding; elements that
+add in different orders give different bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from probe.errors import Declined, DeclineReason
+from probe.inputs.draws import Draw, DrawKind
+from probe.summing import Summing
+
+_DRAWS = 2
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """labels: int (m, n), the class of every element, or None when all share one. launches: products run to find out."""
+
+    classes: int
+    labels: np.ndarray | None
+    launches: int
+
+
+def agreement(summing: Summing, seed: int) -> Agreement | Declined:
+    """Classes of elements that share an order; declined as nondeterministic when two runs on one input differ."""
+    draws = [Draw(summing.m, summing.n, summing.k, summing.input_dtype, DrawKind.CANCELLING, seed, i, distinct=1) for i in range(_DRAWS)]
+    before = summing.launches
+    *outs, again = summing.outputs([(d, None) for d in (*draws, draws[0])])
+    launches = summing.launches - before
+    moved = int((outs[0] != again).sum())
+    if moved:
+        return Declined(DeclineReason.NONDETERMINISTIC, f"{moved} of {again.size} elements changed between two runs on the same inputs",
+                        "atomic additions or a race; a reduction scheme without atomics may be stable")
+    if all((out == out.flat[0]).all() for out in outs):
+        return Agreement(1, None, launches)
+    stacked = np.stack([out.reshape(-1) for out in outs], axis=1)
+    _, labels = np.unique(stacked, axis=0, return_inverse=True)
+    return Agreement(int(labels.max()) + 1, labels.reshape(outs[0].shape), launches)

@@ -241,8 +241,7 @@ def _read_node(driver: Any, node: Any) -> Node:
         p = _call(driver, "cuGraphMemcpyNodeGetParams", node)
         source, destination = _memory_kind(driver, p.srcMemoryType), _memory_kind(driver, p.dstMemoryType)
         return Memcpy(source, destination, int(p.WidthInBytes), int(p.Height), int(p.Depth))
-    raise
-    EnvironmentProblem(f"the call launches a node that probe cannot read: {getattr(kind, 'name', kind)}")
+    raise EnvironmentProblem(f"the call launches a node that probe cannot read: {getattr(kind, 'name', kind)}")
 
 
 def _read_kernel(driver: Any, node: Any) -> Kernel:

@@ -41,15 +41,23 @@ class Comparison:
         return self.differing == 0
 
 
-def compare(library: np.ndarray[Any, Any], model: np.ndarray[Any, Any], dtype: DType) -> Comparison:
-    """Compare two outputs of shape (m, n), raw bits of `dtype`. Raises UsageError where shape or type differ."""
+def compare(library: np.ndarray[Any, Any], model: np.ndarray[Any, Any], dtype: DType,
+            where: np.ndarray[Any, Any] | None = None) -> Comparison:
+    """Compare two outputs of shape (m, n), raw bits of `dtype`; only where the bool (m, n) array `where` is True, if it is given.
+
+    Raises UsageError where shape or type differ.
+    """
     if library.shape != model.shape or library.dtype != model.dtype or library.ndim != 2:
         raise UsageError(f"cannot compare {library.dtype}{library.shape} with {model.dtype}{model.shape}")
     wrong = library != model
+    elements = library.size
+    if where is not None:
+        wrong &= where
+        elements = int(np.count_nonzero(where))
     count = int(np.count_nonzero(wrong))
     if not count:
-        return Comparison(library.size, 0, None)
+        return Comparison(elements, 0, None)
     row, column = (int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))
     one, other = library[row:row + 1, column], model[row:row + 1, column]
-    return Comparison(library.size, count, Difference(
+    return Comparison(elements, count, Difference(
         row, column, int(one[0]), int(other[0]), float(decode(one, dtype)[0]), float(decode(other, dtype)[0])))

@@ -14,7 +14,20 @@ from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, Short
 from probe.errors import UsageError
 from probe.problem import DType
 from probe.schedule import (
-    Add, Cast, Fma, Fold, Mma, Row, Run, Term, Zero, dtype_of, first_k, leaf_count, shift, single_run,
+    Add,
+    Cast,
+    Fma,
+    Fold,
+    Mma,
+    Row,
+    Run,
+    Term,
+    Zero,
+    dtype_of,
+    first_k,
+    leaf_count,
+    shift,
+    single_run,
 )
 from probe.schedule.terms import copies, join_runs
 

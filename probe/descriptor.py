@@ -8,8 +8,9 @@ stands for. The way back, from a schedule to its canonical record, is `probe.des
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -172,17 +173,17 @@ class GEMMDesc:
         return term if term is not None else ZERO
 
     # -- JSON ------------------------------------------------------------------------------------------------------
-    def to_json(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, Any]:
         """A dict of plain values, with `version`."""
         data = asdict(self)
-        data["row"] = None if self.row is None else [self.row.products, self.row.fraction_bits, self.row.result_bits]
+        data["row"] = None if self.row is None else self.row.to_list()
         data["k_cuts"] = [{k: (str(v) if isinstance(v, StrEnum) else v) for k, v in cut.items()} for cut in data["k_cuts"]]
         plain = {k: (str(v) if isinstance(v, StrEnum) else v) for k, v in data.items()}
         return {"version": DESCRIPTOR_VERSION, **plain}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> GEMMDesc:
-        """The record that `to_json` wrote. Raises UsageError on another version, unknown fields or bad values."""
+    def from_document(cls, data: dict[str, Any]) -> GEMMDesc:
+        """The record that `to_document` wrote. Raises UsageError on another version, unknown fields or bad values."""
         values = dict(data)
         if values.pop("version", None) != DESCRIPTOR_VERSION:
             raise UsageError(f"a GEMMDesc of version {data.get('version')} is not readable", f"version {DESCRIPTOR_VERSION}")
@@ -191,12 +192,24 @@ class GEMMDesc:
                 values[name] = DType(values[name])
             values["instruction"] = Instruction(values["instruction"])
             values["short_turn"] = ShortTurn(values["short_turn"])
-            values["row"] = None if values["row"] is None else Row(*values["row"])
+            values["row"] = None if values["row"] is None else Row.from_list(values["row"])
             values["k_cuts"] = tuple(
                 KCut(c["span"], CutLayout(c["layout"]), c["count"], Join(c["join"]), Direction(c["direction"]))
                 for c in values["k_cuts"])
             return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"not a GEMMDesc: {error}") from error
+
+    def to_json(self) -> str:
+        """Canonical JSON text: sorted keys, no spaces."""
+        return json.dumps(self.to_document(), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> GEMMDesc:
+        """The record that `to_json` wrote. Raises UsageError on anything else."""
+        try:
+            return cls.from_document(json.loads(text))
+        except (json.JSONDecodeError, AttributeError, TypeError) as error:
             raise UsageError(f"not a GEMMDesc: {error}") from error
 
 
@@ -237,9 +250,7 @@ def join_parts(parts: list[Term], join: Join, direction: Direction, dtype: DType
     level = list(parts)
     while len(level) > 1:
         half = (len(level) + 1) // 2
-        if direction is Direction.DOWN:  # lanes a half apart pair first
-            pairs = [(i, i + half) for i in range(half)]
-        else:
-            pairs = [(2 * i, 2 * i + 1) for i in range(half)]
+        # down: lanes a half apart pair first
+        pairs = [(i, i + half) for i in range(half)] if direction is Direction.DOWN else [(2 * i, 2 * i + 1) for i in range(half)]
         level = [add(dtype, level[a], level[b]) if b < len(level) else level[a] for a, b in pairs]
     return level[0]

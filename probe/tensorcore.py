@@ -248,7 +248,7 @@ def _exact_step(xp: ModuleType, acc: Array, a: Array, b: Array, row: Row, emin: 
     top = xp.maximum(xp.where(product != 0, exponent, zero).max(axis=-2), xp.where(sc != 0, ec, zero))
     total = _cut(xp, product, 46 - cut_bits + top[..., None, :] - exponent).sum(axis=-2)
     total = total + _cut(xp, sc, 23 - cut_bits + top - ec)
-    rounded = _toward_zero(xp, total, top - cut_bits, row.result_bits)
+    rounded = _round(xp, total, top - cut_bits, row)
     return _with_specials(xp, rounded, acc, a, b)
 
 
@@ -260,14 +260,15 @@ def _cut(xp: ModuleType, value: Array, right: Array) -> Array:
     return xp.where(value < 0, -moved, moved)
 
 
-def _toward_zero(xp: ModuleType, total: Array, exponent: Array, result_bits: int) -> Array:
-    """total * 2^exponent as float32, cut toward zero to `result_bits` fraction bits; infinity from 2^128
+def _round(xp: ModuleType, total: Array, exponent: Array, row: Row) -> Array:
+    """total * 2^exponent as float32, rounded to the row's result bits as the row says; infinity from 2^128
     on.
     """
     value = xp.ldexp(total.astype(xp.float64), exponent.astype(xp.int32))  # exact: |total| < 2^53
     own = ((value.view(xp.int64) >> 52) & 0x7FF) - 1023
-    spacing = (xp.maximum(own, -126) - result_bits).astype(xp.int32)
-    value = xp.ldexp(xp.trunc(xp.ldexp(value, -spacing)), spacing)
+    spacing = (xp.maximum(own, -126) - row.result_bits).astype(xp.int32)
+    whole = xp.rint if row.nearest else xp.trunc
+    value = xp.ldexp(whole(xp.ldexp(value, -spacing)), spacing)
     return narrow(value + 0.0)  # -0 becomes +0; nothing is left to round
 
 

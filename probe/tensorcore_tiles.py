@@ -93,7 +93,7 @@ def plan_tile(acc: Floats, a: Floats, b: Floats, row: Row, emin: int, width: int
     smallest bit of a product, the scales 2^(F - E) and every nonzero result 2^(E - F) lie within
     2^-126 .. 2^127; products of at most 2^_HIGHEST and start values below 2^_START_HIGHEST bound the sums.
     """
-    if row.fraction_bits > 25 or a.shape[0] > 1 << 24:
+    if row.nearest or row.fraction_bits > 25 or a.shape[0] > 1 << 24:
         return None
     a_low, a_high = _range(a, emin)
     b_low, b_high = _range(b, emin)
@@ -224,7 +224,7 @@ class _Worker:
             held_bits = self.held.view(np.uint32)
             np.bitwise_and(held_bits, np.uint32(0xFFFFFFFF << (23 - kept) & 0xFFFFFFFF), out=held_bits)
             np.divide(self.held, scale, out=acc)  # by a power of two: exact
-            np.add(acc, np.float32(0), out=acc)  # -0 becomes +0; integers have no -0
+            np.add(acc, np.float32(0), out=acc)  # whatever zero a sum of -0 starts from: +0
             return
         held_cut = self.top.view(np.int32)  # the bits of E are spent
         np.copyto(held_cut, self.held, casting="unsafe")  # float to int cuts toward zero

@@ -64,7 +64,8 @@ def random_term(rng, dtype, depth):
         return fma(below, contiguous_runs(3, int(rng.integers(4, 9)), 1))
     if kind == 6:
         return mma(below, row, random_runs(rng, row.products))
-    body, count, advance = random_term(rng, dtype, depth - 1), int(rng.integers(2, 4)), int(rng.integers(1, 4))
+    body = random_term(rng, dtype, depth - 1)
+    count, advance = int(rng.integers(2, 4)), int(rng.integers(1, 4))
     return fold(below, held, body, count, advance)
 
 

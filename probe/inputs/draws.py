@@ -1,4 +1,4 @@
-"""Seeded draws of operands for comparing bytes: flat, spread, cancelling and extreme (DESIGN section 7).
+"""Seeded draws of operands for comparing bytes: flat, spread, cancelling, at the edge, and extreme (DESIGN section 7).
 
 A draw is a function of (seed, index, kind) through a counter-based generator (Philox), never of the shape or of time. A draw has at most
 `distinct` different rows of A and columns of B, repeated over the output, so that a simulator can compute each different
@@ -24,12 +24,17 @@ Array = Any
 
 
 class DrawKind(StrEnum):
-    """flat: gaussian. spread: exponents over the accumulator's width, half of them cancelling. cancelling: every product meets its
-    negative, so that only rounding is left. extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0."""
+    """flat: gaussian. spread: exponents over the accumulator's width, half of them cancelling.
+
+    cancelling: every product meets its negative somewhere on the axis, so that only rounding is left. edge: of every eight neighbours two
+    are large and cancel, the other six lie where an instruction cuts its terms beside them, so that what it keeps is left.
+    extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0.
+    """
 
     FLAT = "flat"
     SPREAD = "spread"
     CANCELLING = "cancelling"
+    EDGE = "edge"
     EXTREMES = "extremes"
 
 
@@ -112,19 +117,20 @@ class Draw:
     def _make(self, count: int, side: int) -> np.ndarray:
         rng = self._generator(side)
         if self.kind is DrawKind.FLAT:
-            return encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype)
+            return np.asarray(encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype))
         if self.kind is DrawKind.EXTREMES:
             return self._extreme(rng, count, side)
-        bits = self._even_exponents(rng, count)
+        if self.kind is DrawKind.EDGE:
+            return self._edge(rng, count, side)
+        middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
+        # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
+        bits = self._even_exponents(rng, count, _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2, middle)
         self._cancel(bits, side)
         return bits
 
-    def _even_exponents(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Random sign and significand, exponent even over a range around 1: composed from random bits, which costs one draw a value."""
+    def _even_exponents(self, rng: np.random.Generator, count: int, half: int, middle: int) -> np.ndarray:
+        """Random sign and significand, exponent even over middle - half .. middle + half: composed from random bits, one draw a value."""
         fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
-        half = _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2
-        # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
-        middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
         raw = rng.integers(0, 1 << fmt.bits, (count, self.k), dtype=kind)
         fraction = raw & kind.type((1 << fmt.fraction_bits) - 1)
         sign = raw & kind.type(fmt.sign_bit)
@@ -132,6 +138,22 @@ class Draw:
         chosen = ((raw >> fmt.fraction_bits) & kind.type((1 << spare) - 1)).astype(np.uint32)
         exponent = (chosen * (2 * half + 1) >> spare) + (middle - half + 1 - fmt.emin)
         return np.asarray(fraction | sign | (exponent.astype(kind) << fmt.fraction_bits))
+
+    def _edge(self, rng: np.random.Generator, count: int, side: int) -> np.ndarray:
+        """A carries the exponents: two of every eight 2**large, the others 2**small and two about it; B lies in [1, 2)."""
+        fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
+        large, small = (5, -4) if self.dtype is DType.E4M3 else (12, -11)
+        bits = self._even_exponents(rng, count, 2 if side == 0 else 0, small if side == 0 else 0)
+        where = self._generator(2)
+        starts = np.arange(0, self.extent - 7, 8)
+        one = where.integers(0, 8, len(starts))
+        other = starts + (one + where.integers(1, 8, len(starts))) % 8
+        one = starts + one
+        if side == 0:
+            keep = kind.type(fmt.sign_bit | (1 << fmt.fraction_bits) - 1)
+            bits[:, one] = bits[:, one] & keep | kind.type(large + 1 - fmt.emin << fmt.fraction_bits)
+        bits[:, other] = bits[:, one] ^ kind.type(fmt.sign_bit if side == 0 else 0)
+        return bits
 
     def _cancel(self, bits: np.ndarray, side: int) -> None:
         """Give pairs of indices the same column of B and opposite columns of A: their products cancel exactly."""
@@ -143,7 +165,7 @@ class Draw:
 
     def _extreme(self, rng: np.random.Generator, count: int, side: int) -> np.ndarray:
         fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
-        bits = encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype)
+        bits: np.ndarray = encode_rn(rng.standard_normal((count, self.k), dtype=np.float32), self.dtype)
         nan = kind.type(fmt.nan if self.dtype is DType.E4M3 else fmt.max_bits + 2)
         inf = kind.type(fmt.max_bits + 1) if fmt.has_inf else kind.type(fmt.max_bits)
         sign = kind.type(fmt.sign_bit)
@@ -177,5 +199,5 @@ class Draw:
     def _tiny(self, rng: np.random.Generator) -> np.ndarray:
         """Random signs and subnormals of the dtype, some of them zero."""
         fmt, kind = format_of(self.dtype), bits_dtype(self.dtype)
-        return rng.integers(0, 1 << fmt.fraction_bits, self.k).astype(kind) | (
-            rng.integers(0, 2, self.k).astype(kind) * kind.type(fmt.sign_bit))
+        magnitude = rng.integers(0, 1 << fmt.fraction_bits, self.k).astype(kind)
+        return np.asarray(magnitude | (rng.integers(0, 2, self.k).astype(kind) * kind.type(fmt.sign_bit)))

@@ -17,12 +17,24 @@ class Operands(Protocol):
     `a_key` and `b_key` name the contents: equal keys mean equal operands, so that a device need not write one twice.
     """
 
-    m: int
-    n: int
-    k: int
-    dtype: DType
-    a_key: Hashable
-    b_key: Hashable
+    # Properties and not attributes: an attribute of a protocol can be assigned, and a frozen record has none such.
+    @property
+    def m(self) -> int: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def k(self) -> int: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    @property
+    def a_key(self) -> Hashable: ...
+
+    @property
+    def b_key(self) -> Hashable: ...
 
     def a(self, xp: ModuleType, rows: Array | None = None) -> Array:
         """Rows of A, all or the chosen ones: shape (rows, k), raw bits."""

@@ -55,9 +55,9 @@ class Pair:
 
 # Measured on an H200 (DESIGN facts 2 and 5): an instruction cuts F bits below L, so u times the number of units before L must
 # stay below L * 2**-F: 2**15 * 2**-25 / 2**-24 = 2**14 units for fp16. bf16 has room to spare. e4m3 spans 2**17 only, so both operands
-# carry it; L is 2**15, not 2**16, so that a partial sum written as fp16 does not overflow. Where parts are merged in fp32, to nearest, units
-# must also stay below a quarter of an ulp of L (they may come to -L, and the spacing halves below a power of two): 2**-10 / 2**-18 = 256 for
-# e4m3, a limit that DESIGN fact 2 did not have; seen on the simulated split, where 500 units pulled -L off its value.
+# carry it; L is 2**15, not 2**16, so that a partial sum written as fp16 does not overflow. Where parts are merged in fp32, to nearest,
+# units must also stay below a quarter of an ulp of L (they may come to -L, and the spacing halves below a power of two): 2**-10 / 2**-18 =
+# 256 for e4m3, a limit that DESIGN fact 2 did not have; seen on the simulated split, where 500 units pulled -L off its value.
 _PAIRS = {
     DType.FP16: Pair(DType.FP16, 0x7800, 0x3C00, 0x0001, 0x3C00, 2.0**-24, 2**14 - 1),
     DType.BF16: Pair(DType.BF16, (127 + 60) << 7, 0x3F80, (127 - 60) << 7, 0x3F80, 2.0**-60, 2**24 - 1),

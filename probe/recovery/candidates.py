@@ -13,7 +13,8 @@ from probe.describe import describe, forms_of
 from probe.descriptor import GEMMDesc, Instruction
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.problem import DType
-from probe.schedule import ZERO, Row, Term, add, cast, fma, mma
+from probe.schedule import ZERO, Row, Term, add, cast, fma, mma, run_of
+from probe.schedule.terms import join_runs
 from probe.tensorcore import row_for
 from probe.walks.tree import Joint, Loop, SumTree, loops
 
@@ -45,8 +46,8 @@ def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Decli
     if not _binary(tree):
         return Declined(DeclineReason.TREE_UNREADABLE, "a node joins more than two sums at once")
     out: list[Candidate] = []
-    for name, row in _steps(tree, context):
-        plain = cast(context.output_dtype, to_term(tree, row))
+    for name, row, variant in _steps(tree, context):
+        plain = cast(context.output_dtype, to_term(variant, row))
         for schedule, choices in _dtypes(plain, context):
             if all(c.schedule != schedule for c in out):
                 desc = describe(schedule, context.k, context.input_dtype, context.output_dtype)
@@ -73,36 +74,68 @@ def _binary(tree: SumTree) -> bool:
     return tree.before is None or _binary(tree.before)
 
 
-def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None]]:
+def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, SumTree]]:
     """How a step may add: fma where every step is one index, else (and also) each instruction wide enough, this SM's first."""
-    width = max(run.width for loop in loops(tree) for run in loop.runs)
-    if width == 1:
-        yield "scalar fma, to nearest", None
-    seen: list[Row] = []
-    for name, row in _rows(context):
-        if row.products >= width and row not in seen:
-            seen.append(row)
-            yield name, row
+    for variant in _variants(tree):
+        width = max(run.width for loop in loops(variant) for run in loop.runs)
+        if width == 1:
+            yield "scalar fma, to nearest", None, variant
+        seen: list[Row] = []
+        for name, row in _rows(context):
+            if row.products >= width and row not in seen:
+                seen.append(row)
+                yield f"{name}, toward zero", row, variant
+        for row in seen[:1]:
+            yield f"matrix instruction of sm_{context.sm}, to nearest", replace(row, nearest=True), variant
+
+
+def _variants(tree: SumTree) -> Iterator[SumTree]:
+    """Sums that have one and the same tree: a chain of single indices begins where two meet; a lone last index may be added or be a step."""
+    singles = _single_steps(tree)
+    if singles is not None:
+        yield singles
+    yield tree
+    if isinstance(tree, Loop) and tree.before is None and len(tree.runs) > 1 and tree.runs[-1].width == tree.runs[-1].count == 1:
+        yield Joint((Loop(None, tree.runs[:-1]), Loop(None, tree.runs[-1:])))
+    if isinstance(tree, Joint) and len(tree.parts) == 2:
+        head, tail = tree.parts
+        if isinstance(head, Loop) and isinstance(tail, Loop) and tail.before is None and sum(r.width * r.count for r in tail.runs) == 1:
+            yield Loop(head.before, join_runs(head.runs, tail.runs))
+
+
+def _single_steps(tree: SumTree) -> SumTree | None:
+    """The tree with a first step of two indices taken as two single steps, where all other steps are single; else None."""
+    if isinstance(tree, Joint):
+        parts = [_single_steps(p) for p in tree.parts]
+        return None if any(p is None for p in parts) else Joint(tuple(p for p in parts if p is not None))
+    if tree.before is not None or tree.runs[0].width > 2 or any(r.width > 1 for r in tree.runs[1:]):
+        return None
+    if tree.runs[0].width == 1:
+        return tree
+    if tree.runs[0].count > 1:
+        return None
+    a, b = tree.runs[0].step(0)
+    return Loop(None, join_runs((), (run_of((a,)), run_of((b,)), *tree.runs[1:])))
 
 
 def _rows(context: Context) -> Iterator[tuple[str, Row]]:
     """The published rows for this input dtype, the SM's own first."""
     for sm in (context.sm, *(s for s in _KNOWN_SMS if s != context.sm)):
         try:
-            yield f"matrix instruction of sm_{sm}, toward zero", row_for(sm, context.input_dtype)
+            yield f"matrix instruction of sm_{sm}", row_for(sm, context.input_dtype)
         except UsageError:
             continue  # that SM has no such instruction, or no published row
 
 
 def _dtypes(plain: Term, context: Context) -> Iterator[tuple[Term, tuple[tuple[str, str], ...]]]:
-    """The plain schedule, then each form of it with parts, merges, or both held in the output dtype."""
+    """The plain schedule, then each form of it with the parts, or parts and running sum, held in the output dtype (the paper's three)."""
     out = context.output_dtype
     yield plain, (("partial_dtype", str(DType.FP32)), ("merge_dtype", str(DType.FP32)))
     if out is DType.FP32:
         return
     for form in forms_of(plain, context.k, context.input_dtype, out):
         if form.k_cuts:
-            for partial, merge in ((out, DType.FP32), (out, out), (DType.FP32, out)):
+            for partial, merge in ((out, DType.FP32), (out, out)):
                 yield (replace(form, partial_dtype=partial, merge_dtype=merge).schedule(),
                        (("partial_dtype", str(partial)), ("merge_dtype", str(merge))))
 

@@ -2,14 +2,34 @@
 
 from probe.schedule.jsonform import term_from_json, term_to_json
 from probe.schedule.terms import (
-    ZERO, Add, Call, Cast, Fma, Fold, Mma, Mul, Row, Run, Term, Zero, add, cast, contiguous_runs, dtype_of, first_k, fma,
-    fold, mma, run_of, shift,
+    ZERO,
+    Add,
+    Call,
+    Cast,
+    Fma,
+    Fold,
+    Mma,
+    Mul,
+    Row,
+    Run,
+    Term,
+    Zero,
+    add,
+    cast,
+    contiguous_runs,
+    dtype_of,
+    first_k,
+    fma,
+    fold,
+    mma,
+    run_of,
+    shift,
 )
 from probe.schedule.text import render_text
-from probe.schedule.tree import inside, joined, leaf_count, prefix_terms, single_run, steps
+from probe.schedule.tree import inside, joined, leaf_count, prefix_terms, single_run, span, steps
 
 __all__ = [
     "ZERO", "Add", "Call", "Cast", "Fma", "Fold", "Mma", "Mul", "Row", "Run", "Term", "Zero", "add", "cast",
     "contiguous_runs", "dtype_of", "first_k", "fma", "fold", "inside", "joined", "leaf_count", "mma", "prefix_terms",
-    "render_text", "run_of", "shift", "single_run", "steps", "term_from_json", "term_to_json",
+    "render_text", "run_of", "shift", "single_run", "span", "steps", "term_from_json", "term_to_json",
 ]

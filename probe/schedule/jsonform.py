@@ -7,7 +7,22 @@ from typing import Any
 from probe.errors import UsageError
 from probe.problem import DType
 from probe.schedule.terms import (
-    ZERO, Call, Fma, Mul, Row, Run, Term, Add, Cast, Fold, Mma, add, cast, fma, fold, mma,
+    ZERO,
+    Add,
+    Call,
+    Cast,
+    Fma,
+    Fold,
+    Mma,
+    Mul,
+    Row,
+    Run,
+    Term,
+    add,
+    cast,
+    fma,
+    fold,
+    mma,
 )
 
 Json = list[Any]
@@ -27,7 +42,7 @@ def term_to_json(term: Term) -> Json:
     """The term as nested lists of strings and integers."""
     match term:
         case Mma(previous, row, runs):
-            return ["mma", term_to_json(previous), [row.products, row.fraction_bits, row.result_bits],
+            return ["mma", term_to_json(previous), row.to_list(),
                     [_run_to_json(r) for r in runs]]
         case Fma(previous, runs):
             return ["fma", term_to_json(previous), [_run_to_json(r) for r in runs]]
@@ -58,7 +73,7 @@ def _read(data: Json) -> Term:
         case ["zero"]:
             return ZERO
         case ["mma", previous, row, runs]:
-            return mma(_read(previous), Row(*row), tuple(map(_run_from_json, runs)))
+            return mma(_read(previous), Row.from_list(row), tuple(map(_run_from_json, runs)))
         case ["fma", previous, runs]:
             return fma(_read(previous), tuple(map(_run_from_json, runs)))
         case ["mul", int(k)]:

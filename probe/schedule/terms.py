@@ -20,16 +20,28 @@ class Row:
     """One row of the table of matrix instructions (DESIGN section 5b), as its arithmetic and nothing else.
 
     `products` (L) are added at once with the accumulator; each term is cut toward zero `fraction_bits` (F) below the
-    largest exponent; the exact sum is rounded toward zero to `result_bits` fraction bits (23: fp32; 13: the fp8 accumulator, kept in an fp32 container).
+    largest exponent; the exact sum is rounded to `result_bits` fraction bits (23: fp32; 13: the fp8 accumulator, kept in an
+    fp32 container), toward zero as every published row does, or to nearest even (`nearest`), which is there to be refuted.
     """
 
     products: int
     fraction_bits: int
     result_bits: int = 23
+    nearest: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.products <= 64 or not 1 <= self.fraction_bits <= 64 or self.result_bits not in (13, 23):
             raise UsageError(f"no matrix instruction has the row {self}")
+
+    def to_list(self) -> list[int]:
+        """[L, F, result bits], and a 1 behind them for rounding to nearest."""
+        return [self.products, self.fraction_bits, self.result_bits, *([1] if self.nearest else [])]
+
+    @classmethod
+    def from_list(cls, values: list[int]) -> Row:
+        """The row that `to_list` wrote."""
+        products, fraction_bits, result_bits, *nearest = values
+        return cls(products, fraction_bits, result_bits, bool(nearest))
 
 
 @dataclass(frozen=True, slots=True)

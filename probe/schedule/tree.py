@@ -132,7 +132,7 @@ def _joined(term: Term, i: int, j: int) -> Term:
             return _joined(left if a_left else right, i, j)
         case Cast(_, x):
             return _joined(x, i, j)
-        case Fold(previous, dtype, body, count, advance):
+        case Fold(previous, dtype, body, _, advance):
             p, q = _copy(term, i), _copy(term, j)
             if p == q:
                 return _joined(previous, i, j) if p < 0 else _joined(shift(body, p * advance), i, j)

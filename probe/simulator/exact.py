@@ -137,7 +137,7 @@ def _block(acc: Number, pairs: Sequence[tuple[Number, Number]], row: Row, dtype:
     if exact == 0:
         return Number()
     step = Fraction(2) ** (max(_log2(exact), -126) - row.result_bits)
-    cut = int(exact / step) * step
+    cut = (round(exact / step) if row.nearest else int(exact / step)) * step  # round() of a Fraction: half to even
     return Number(infinite=True, negative=cut < 0) if abs(cut) >= 2**128 else _finite(cut)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from probe.errors import Declined
 from probe.schedule.terms import Run, join_runs, run_of
-from probe.walks.general import Node, single_steps, tree_over
+from probe.walks.general import Node, tree_over
 from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, SumTree
@@ -46,11 +46,11 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
     if runs is None:
         return None
     if len(pieces) == 1:
-        return single_steps(Loop(None, runs[0]))
+        return Loop(None, runs[0])
     node = tree_over(reader, np.array(cuts, np.int64))
     if isinstance(node, Declined):
         return None
-    return _assemble(node, [single_steps(Loop(None, r)) for r in runs])
+    return _assemble(node, [Loop(None, r) for r in runs])
 
 
 # -- cuts -----------------------------------------------------------------------------------------------------------
@@ -275,5 +275,7 @@ def _assemble(node: Node, parts: list[SumTree]) -> SumTree | None:
             own = [*(b for b in below if b is not None), *own]
         else:
             own = [tree, *own]
+        if len(own) > 2:
+            return None
         tree = own[0] if len(own) == 1 else Joint(tuple(own))
     return tree

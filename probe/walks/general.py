@@ -113,8 +113,8 @@ def loops_of(node: Node, representatives: np.ndarray) -> SumTree | Declined:
     tree: SumTree | None = None
     for one in reversed(spine):
         if len(one.children) > 1:
-            if one.leaves:
-                return Declined(DeclineReason.TREE_UNREADABLE, "one node joins several sums and single products")
+            if one.leaves or len(one.children) > 2:
+                return Declined(DeclineReason.TREE_UNREADABLE, "one node joins more than two sums, or sums and single products")
             parts = [loops_of(child, representatives) for child in one.children]
             for part in parts:
                 if isinstance(part, Declined):
@@ -127,14 +127,4 @@ def loops_of(node: Node, representatives: np.ndarray) -> SumTree | Declined:
         else:
             tree = Loop(tree, (run,))
     assert tree is not None
-    return single_steps(tree)
-
-
-def single_steps(tree: SumTree) -> SumTree:
-    """A loop that begins with two indices and goes on by single ones is a chain of single ones: its first addition has two leaves."""
-    if isinstance(tree, Loop) and tree.before is None and tree.runs[0].width == 2 and tree.runs[0].count == 1:
-        later = tree.runs[1:]
-        if all(run.width == 1 for run in later):
-            a, b = tree.runs[0].step(0)
-            return Loop(None, join_runs((), (run_of((a,)), run_of((b,)), *later)))
     return tree

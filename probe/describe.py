@@ -187,9 +187,15 @@ def _partings(term: Term) -> Iterator[tuple[list[Term], Join, Direction]]:
         whole = join_parts(chain[:head], Join.CHAIN, Direction.FORWARD, dtype_of(term))
         yield [whole, *chain[head:]], Join.CHAIN, Direction.FORWARD
     yield chain, Join.CHAIN, Direction.FORWARD
+    if len(chain) > 2:  # two parts, the last of them a single loop: the spine runs on into the first part
+        yield [join_parts(chain[:-1], Join.CHAIN, Direction.FORWARD, dtype_of(term)), chain[-1]], Join.CHAIN, Direction.FORWARD
     back = _right_spine(term)
     if len(back) > 2:
         yield back, Join.CHAIN, Direction.BACKWARD
+    last = back[-1]
+    if isinstance(last, Fold) and last.dtype == dtype_of(term):  # a last part that is a single loop folds into the sum before it
+        split = _left_spine(last)
+        yield ([*back[:-1], join_parts(split[:-1], Join.CHAIN, Direction.FORWARD, last.dtype), split[-1]], Join.CHAIN, Direction.BACKWARD)
     leaves = _balanced(term)
     if leaves is not None:
         for direction in (Direction.DOWN, Direction.UP):

@@ -184,6 +184,8 @@ class GEMMDesc:
     @classmethod
     def from_document(cls, data: dict[str, Any]) -> GEMMDesc:
         """The record that `to_document` wrote. Raises UsageError on another version, unknown fields or bad values."""
+        if not isinstance(data, dict):
+            raise UsageError("not a GEMMDesc: no JSON object")
         values = dict(data)
         if values.pop("version", None) != DESCRIPTOR_VERSION:
             raise UsageError(f"a GEMMDesc of version {data.get('version')} is not readable", f"version {DESCRIPTOR_VERSION}")

@@ -58,7 +58,7 @@ def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrum
         return ()
     counting = f"counting walk ({instrument})"
     varied = {name for c in possible for name, value in c.choices if len({v for o in possible for n, v in o.choices if n == name}) > 1}
-    by_bytes = f"bytes: {settled.draws} draws, {settled.elements} elements, {settled.refuted} of {len(possible)} candidates refuted"
+    by_bytes = "bytes"  # the record holds the numbers: candidates, settling_draws, settling_elements
     only = "nothing to tell apart: one candidate"
     turn = f"{desc.k_loop_step}, short turn {desc.short_turn}" if desc.k_loop_step != desc.instruction_k else "not observable at this K"
     cuts = "; ".join(f"{c.layout} span {c.span}, {c.join} {c.direction}" for c in desc.k_cuts) or "none"

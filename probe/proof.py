@@ -18,8 +18,10 @@ from probe.summing import Summing
 
 LEAST_ELEMENTS = 4096  # a confirmation needs this many different dot products over its draws
 _LEAST_DRAWS = 3  # of each kind
+_EXTREME_PRODUCTS = 2**24  # in all extreme draws of one proof, about a second
 _EXTREME_DRAWS = 8  # at most: the eight kinds of extreme rows all occur in them
-_EXTREME_DISTINCT = 16
+_EXTREME_DISTINCT = 8  # of rows and columns: the model's exact path is slow
+_DISTINCT = 32
 _VALUES_AT_ONCE = 2**24  # operand values simulated in one batch
 
 
@@ -100,12 +102,13 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
 
 
 def _distinct(kind: DrawKind) -> int:
-    return _EXTREME_DISTINCT if kind is DrawKind.EXTREMES else 64
+    return _EXTREME_DISTINCT if kind is DrawKind.EXTREMES else _DISTINCT
 
 
 def _draws_of_each_kind(summing: Summing, kinds: Sequence[DrawKind]) -> dict[DrawKind, int]:
     """Draws so that the ordinary kinds alone reach the elements a confirmation needs; extremes are few and small, being slow to simulate."""
     ordinary = [k for k in kinds if k is not DrawKind.EXTREMES]
-    per_draw = min(summing.m, 64) * min(summing.n, 64)
+    per_draw = min(summing.m, _DISTINCT) * min(summing.n, _DISTINCT)
     each = max(_LEAST_DRAWS, -(-LEAST_ELEMENTS // (max(1, len(ordinary)) * per_draw)))
-    return {k: min(each, _EXTREME_DRAWS) if k is DrawKind.EXTREMES else each for k in kinds}
+    extremes = max(1, min(each, _EXTREME_DRAWS, _EXTREME_PRODUCTS // (min(summing.m, _EXTREME_DISTINCT) * min(summing.n, _EXTREME_DISTINCT) * summing.k)))
+    return {k: extremes if k is DrawKind.EXTREMES else each for k in kinds}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,24 @@ from probe.schedule import Term, render_text, term_to_json
 from probe.target import Target
 
 POINT_VERSION = 1
+
+# Columns of a Parquet file of points and their Arrow types; docs/walk.md says what each holds, and a test keeps the two equal.
+COLUMNS: dict[str, str] = {
+    "version": "int64", "date": "string",
+    "m": "int64", "n": "int64", "k": "int64", "input_dtype": "string", "output_dtype": "string", "layout": "string",
+    "fast_accumulation": "bool", "problem": "string", "preference": "string",
+    "sm": "string", "sm_count": "int64", "device_name": "string", "driver": "string", "library": "string",
+    "library_version": "string", "library_sha256": "string",
+    "algo_id": "int64", "tile": "int64", "splitk_num": "int64", "reduction_scheme": "int64", "swizzling": "int64",
+    "custom_option": "int64", "stages": "int64", "inner_shape": "int64", "cluster_shape": "int64", "workspace_bytes": "int64",
+    "capture": "string",
+    "elements_in_class": "int64", "k_summed": "int64", "family": "string", "gemm_desc": "string", "schedule": "string",
+    "schedule_text": "string", "ambiguous": "string", "evidence": "string", "instrument": "string", "candidates": "int64",
+    "outcome": "string", "elements_compared": "int64", "outputs_compared": "int64", "outputs_differing": "int64",
+    "first_difference": "string", "draws": "string",
+    "walk_launches": "int64", "walk_experiments": "int64", "walk_seconds": "double", "launches": "int64", "seconds": "double",
+    "seed": "int64", "exhaustive": "bool",
+}
 
 
 @dataclass(frozen=True)
@@ -126,7 +145,7 @@ def _class_document(result: ClassResult) -> dict[str, Any]:
     proof = None
     if result.proof is not None:
         proof = asdict(result.proof)
-        proof["outcome"] = str(result.proof.outcome)
+        proof |= {"outcome": str(result.proof.outcome), "bound": result.proof.bound}
         if result.proof.first is not None:  # NaN and Inf have no JSON number; the bits say it all
             proof["first"] |= {"library_value": repr(result.proof.first.library_value), "model_value": repr(result.proof.first.model_value)}
     return {
@@ -154,9 +173,12 @@ def row_of(point: Point, result: ClassResult) -> dict[str, Any]:
         "cluster_shape": a.cluster_shape, "workspace_bytes": a.workspace_bytes, "capture": point.capture.to_json(),
         "elements_in_class": result.elements, "k_summed": result.extent, "family": result.family,
         "gemm_desc": None if result.desc is None else result.desc.to_json(),
-        "schedule": json.dumps(term_to_json(result.schedule), separators=(",", ":")), "schedule_text": render_text(result.schedule),
+        "schedule": _compact(term_to_json(result.schedule)), "schedule_text": render_text(result.schedule),
+        "ambiguous": _compact([term_to_json(t) for t in result.ambiguous]), "evidence": _compact([asdict(e) for e in result.evidence]),
         "instrument": result.instrument, "candidates": result.candidates, "outcome": str(result.outcome),
-        "elements_compared": 0 if proof is None else proof.elements, "elements_differing": 0 if proof is None else proof.differing,
+        "elements_compared": 0 if proof is None else proof.elements, "outputs_compared": 0 if proof is None else proof.compared,
+        "outputs_differing": 0 if proof is None else proof.differing,
+        "first_difference": "" if proof is None or proof.first is None else f"{proof.first_draw}: {proof.first}",
         "draws": "" if proof is None else ",".join(f"{k}:{n}" for k, n in proof.draws),
         "walk_launches": point.phase("walk").launches, "walk_experiments": point.phase("walk").experiments,
         "walk_seconds": point.phase("walk").seconds, "launches": point.launches, "seconds": sum(x.seconds for x in point.phases),
@@ -164,42 +186,74 @@ def row_of(point: Point, result: ClassResult) -> dict[str, Any]:
     }
 
 
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def check_output(path: Path) -> None:
-    """Refuse, before anything runs, an output that exists or cannot be written, or whose form is not known."""
+    """Refuse, before anything runs, an output that exists or cannot be written, or whose form is not known. Leaves no trace.
+
+    Raises UsageError for a name that cannot be used and EnvironmentProblem for a folder that cannot be written to.
+    """
     if path.suffix not in (".parquet", ".json"):
-        raise UsageError(f"{path} is neither .parquet nor .json", "name the form by its ending")
-    if path.exists():
-        raise UsageError(f"{path} exists and is not overwritten", "another name, or remove it first")
-    if not path.parent.is_dir():
-        raise EnvironmentProblem(f"{path} cannot be written: there is no folder {path.parent}", "make it first")
-    probe = path.with_name(f".{path.name}.probing")
+        raise UsageError(f"output {path} ends in neither .parquet nor .json", "name the form by its ending")
+    if os.path.lexists(path):
+        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first")
+    if not os.path.isdir(path.parent):
+        raise EnvironmentProblem(f"output {path} cannot be written: there is no folder {path.parent}", "make the folder first")
+    aside = _aside(path)
     try:
-        probe.touch(exist_ok=True)
-        probe.unlink()
+        aside.touch(exist_ok=False)
     except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", "another folder") from error
+        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror}", "another folder or name") from error
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def write_point(point: Point, path: Path) -> None:
-    """Write one point as Parquet (one row a class) or JSON, aside and then renamed; an existing file is never replaced."""
+    """Write one point as Parquet (one row a class) or JSON. The file appears whole or not at all; an existing one is never replaced.
+
+    Raises as `check_output` does.
+    """
     check_output(path)
-    aside = path.with_name(f".{path.name}.part")
+    aside = _aside(path)
     try:
         if path.suffix == ".json":
-            aside.write_text(json.dumps(point.to_document(), indent=1) + "\n")
+            aside.write_text(json.dumps(point.to_document(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         else:
             write_rows([row_of(point, c) for c in point.classes], aside)
-        aside.rename(path)
+        _publish(aside, path)
+    except FileExistsError as error:
+        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
     except OSError as error:
+        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
+    finally:
         aside.unlink(missing_ok=True)
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", "another folder, or more room") from error
+
+
+def _aside(path: Path) -> Path:
+    """Where a file is made before it gets its name: in the same folder, hidden, this process's own."""
+    return path.with_name(f".{path.name}.{os.getpid()}.part")
+
+
+def _publish(aside: Path, path: Path) -> None:
+    """Give a finished file its name. A link, unlike a rename, fails where the name is taken."""
+    try:
+        os.link(aside, path)
+    except FileExistsError:
+        raise
+    except OSError:  # FAT and some network file systems have no links: there a file made within these microseconds would be replaced
+        if os.path.lexists(path):
+            raise FileExistsError(path) from None
+        aside.rename(path)
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rows of `row_of` as one Parquet file with the schema version in its metadata."""
+    """Rows of `row_of` as one Parquet file with the schema version in its metadata. Columns beyond `COLUMNS` keep the type of their values."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(rows)
-    table = table.replace_schema_metadata({"probe.kind": "points", "probe.version": str(POINT_VERSION)})
-    pq.write_table(table, path, compression="zstd")
+    found = pa.Table.from_pylist(rows)
+    schema = pa.schema([pa.field(f.name, pa.type_for_alias(COLUMNS[f.name])) if f.name in COLUMNS else f for f in found.schema],
+                       {"probe.kind": "points", "probe.version": str(POINT_VERSION)})
+    pq.write_table(found.cast(schema), path, compression="zstd")

@@ -1,114 +1,172 @@
-"""How a point looks in a terminal, and plain lines where there is none."""
+"""How a point looks to a person: labelled lines, plain off a terminal, with a little colour on one."""
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import textwrap
+from dataclasses import dataclass
 
+from probe.capture import Kernel, Node
+from probe.cli.picture import cut_lines, schedule_line
+from probe.cli.stream import emit
 from probe.proof import Outcome
 from probe.records import ClassResult, Point
-from probe.schedule import Add, Cast, Fold, Term, leaf_count, render_text
-from probe.schedule.terms import copies, first_k
+from probe.target import LibraryKind
 
-_BAR = 72
-
-
-def say(text: str) -> None:
-    """A line for the person, beside the result."""
-    print(f"probe: {text}", file=sys.stderr)
+WIDTH = 150
+_LABEL = 11
+_ROOM = WIDTH - _LABEL
+_STYLES = {"WARNING": "bold yellow", Outcome.CONFIRMED: "bold green", Outcome.REFUTED: "bold red", Outcome.AMBIGUOUS: "bold yellow"}
 
 
-@contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
-    """A spinner with the current step on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda step: None
-        return
-    from rich.console import Console
+@dataclass(frozen=True)
+class Line:
+    """label: one word, or "" for a line that goes on. style: of the text on a terminal, for rich."""
 
-    console = Console(stderr=True)
-    with console.status("asking") as status:
-        yield lambda step: status.update(step)
+    label: str
+    text: str
+    style: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.label:<{_LABEL}}{self.text}".rstrip()
 
 
 def print_point(point: Point) -> None:
     """The whole point, for a reader who has never seen one."""
-    p = point.problem
-    print(f"problem   C ({p.m} x {p.n}) = A ({p.m} x {p.k}) @ B ({p.k} x {p.n}), {p.a_dtype} in, {p.d_dtype} out, layout {p.layout}"
-          + (", fast accumulation" if p.fast_accumulation else ""))
-    print(f"target    {point.target}")
-    print(f"library   found by {point.found_by}, sha256 {point.target.sha256[:16]}")
-    print(f"answer    {point.answer}")
-    for node in point.capture.nodes:
-        print(f"launches  {_short(str(node))}")
+    lines = point_lines(point)
+    if not sys.stdout.isatty():
+        emit("\n".join(map(str, lines)))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for line in lines:
+        text = Text(f"{line.label:<{_LABEL}}", style=line.style or "bold cyan")
+        console.print(text + Text(line.text, style=line.style), soft_wrap=True)
+
+
+def point_lines(point: Point) -> list[Line]:
+    """Every line of the output, none wider than 150 columns where words allow."""
+    p, target = point.problem, point.target
+    mode = ", fast accumulation" if p.fast_accumulation else ""
+    lines = [Line("problem", f"C ({p.m} x {p.n}) = A ({p.m} x {p.k}) @ B ({p.k} x {p.n}), {p.a_dtype} in, {p.d_dtype} out, layout {p.layout}{mode}"),
+             Line("target", f"{target.device_name}, {target.sm}, {target.sm_count} SMs, driver {target.driver}")]
+    found = "built into probe" if target.library is LibraryKind.SIMULATED else f"found by {point.found_by}"
+    lines += _wrapped("library", f"{target.library} {target.version}, {found}, sha256 {target.sha256[:16]}")
+    lines += _wrapped("answer", str(point.answer))
+    lines += _kernels(point.capture.nodes)
     for index, result in enumerate(point.classes):
         if len(point.classes) > 1:
-            print(f"\nclass {index + 1} of {len(point.classes)}: {result.elements} elements")
-        _print_class(point, result)
-    print("cost      " + ", ".join(f"{ph.name} {ph.launches} launches {ph.seconds * 1e3:.1f} ms" if ph.launches else
-                                   f"{ph.name} {ph.seconds * 1e3:.1f} ms" for ph in point.phases))
-    print(f"seed      {point.seed}")
-    print(f"verdict   {_verdict(point)}")
-
-
-def _print_class(point: Point, result: ClassResult) -> None:
-    print(f"family    {result.family}")
-    for e in result.evidence:
-        print(f"  {e.field:<16}{e.value:<52} {e.instrument}")
-    if not result.evidence:
-        print("  no form of GEMMDesc produces this order; the schedule below stands for itself")
-    print(f"schedule  {render_text(result.schedule)}")
-    for line in picture(result.schedule, point.problem.k):
-        print(f"          {line}")
-    lost = point.problem.k - result.extent
-    if lost:
-        print(f"WARNING   {lost} of {point.problem.k} values of k are not summed at all: k = {result.extent}..{point.problem.k - 1} is dropped")
-    for other in result.ambiguous:
-        print(f"or        {render_text(other)}")
-
-
-def _verdict(point: Point) -> str:
-    lines = []
+            lines.append(Line("class", f"{index + 1} of {len(point.classes)}: {result.elements:,} of {p.m * p.n:,} output elements sum like this"))
+        lines += _class(point, result)
+    lines += _cost(point)
+    lines.append(Line("seed", f"{point.seed} (--seed {point.seed} repeats every draw)"))
     for result in point.classes:
-        proof = result.proof
-        if proof is None:
-            lines.append(f"AMBIGUOUS: {1 + len(result.ambiguous)} schedules give the library's bytes on {result.settling_elements} elements")
-            continue
-        draws = " + ".join(f"{n} {kind}" for kind, n in proof.draws)
-        if proof.outcome is Outcome.CONFIRMED:
-            lines.append(f"CONFIRMED on fresh draws ({draws}): 0 of {proof.elements} different dot products differ "
-                         f"(below {proof.bound:.1e} at 95 %), {proof.compared} output elements compared")
+        lines += _verdict(result)
+    return lines
+
+
+def _wrapped(label: str, text: str, style: str = "") -> list[Line]:
+    pieces = textwrap.wrap(text, _ROOM, break_long_words=False, break_on_hyphens=False) or [""]
+    return [Line(label if i == 0 else "", piece, style) for i, piece in enumerate(pieces)]
+
+
+def _table(rows: list[tuple[str, ...]], label: str = "") -> list[Line]:
+    """Rows with every column but the last as wide as its longest cell; a last cell that does not fit goes on below itself."""
+    widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
+    indent = sum(widths) + 2 * len(widths)
+    lines = []
+    for row in rows:
+        head = "".join(f"{cell:<{width + 2}}" for cell, width in zip(row, widths, strict=False))
+        pieces = textwrap.wrap(row[-1], max(40, _ROOM - indent), break_long_words=False) or [""]
+        lines.append(head + pieces[0])
+        lines += [" " * indent + piece for piece in pieces[1:]]
+    return [Line(label if i == 0 else "", text) for i, text in enumerate(lines)]
+
+
+def _kernels(nodes: tuple[Node, ...]) -> list[Line]:
+    rows: list[tuple[str, ...]] = []
+    for node in nodes:
+        if isinstance(node, Kernel):
+            sizes = [("grid", node.grid), ("block", node.block), ("cluster", node.cluster)]
+            words = [f"{name} {'x'.join(map(str, size))}" for name, size in sizes if size is not None]
+            rows.append((_middle(short_name(node.name), 88), f"{' '.join(words)}, shared {node.shared_bytes} B"))
         else:
-            lines.append(f"NOT CONFIRMED ({draws}): {proof.differing} of {proof.compared} output elements differ, first in {proof.first_draw}: {proof.first}")
-    return "; ".join(lines)
+            rows.append((str(node), ""))
+    return _table(rows, "kernels") if rows else [Line("kernels", "none")]
 
 
-def picture(schedule: Term, k: int) -> list[str]:
-    """The parts along K as one bar, a dropped tail as x, and their lengths below."""
-    parts = _parts(schedule.x if isinstance(schedule, Cast) else schedule)
-    spans = [(first_k(p), leaf_count(p)) for p in parts]
-    end = max(start + length for start, length in spans)
-    ticks = [" "] * (_BAR + 1)
-    for position in range(_BAR + 1):
-        ticks[position] = "-" if position * k < end * _BAR else "x"
-    for start, _ in spans:
-        ticks[round(start * _BAR / k)] = "|"
-    if end == k:
-        ticks[_BAR] = "|"
-    lengths = [length for _, length in spans]
-    shown = ", ".join(map(str, lengths)) if len(lengths) <= 12 else f"{lengths[0]}, {lengths[1]}, ... {lengths[-1]}"
-    return ["".join(ticks), f"{len(spans)} part{'s' if len(spans) > 1 else ''}: {shown}" + (f", then {k - end} dropped" if end < k else "")]
+def short_name(mangled: str) -> str:
+    """A C++ name without its argument list: "cublasLt::splitKreduce_kernel"; the first type of a template stays, it names the kernel in CUTLASS."""
+    match = re.match(r"_Z(N?)K?(?=\d)", mangled)
+    if match is None:
+        return mangled
+    names, at = [], match.end()
+    while (size := re.match(r"\d+", mangled[at:])) is not None:
+        at += size.end() + int(size[0])
+        names.append(mangled[at - int(size[0]):at])
+        if not match[1]:
+            break
+    argument = re.match(r"I(\d+)", mangled[at:])
+    if argument is None:
+        return "::".join(names)
+    start = at + argument.end()
+    return f"{'::'.join(names)}<{mangled[start:start + int(argument[1])]}>"
 
 
-def _parts(term: Term) -> list[Term]:
-    """The sums that the outermost additions join, by their first index."""
-    if isinstance(term, Add):
-        return [*_parts(term.left), *_parts(term.right)]
-    if isinstance(term, Fold):
-        return [*_parts(term.previous), *(q for c in copies(term) for q in _parts(c))]
-    return [term]
+def _middle(text: str, width: int) -> str:
+    """Cut in the middle: both ends of a kernel's name speak."""
+    half = (width - 3) // 2
+    return text if len(text) <= width else f"{text[:half]}...{text[-half:]}"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 150 else f"{text[:70]}...{text[-70:]}"
+def _class(point: Point, result: ClassResult) -> list[Line]:
+    k = point.problem.k
+    lines = [Line("order", result.family)]
+    if result.evidence:
+        rows = [("field", "value", "settled by"), *((e.field, e.value, e.instrument) for e in result.evidence)]
+        lines += _table(rows, "descriptor")
+    else:
+        lines.append(Line("descriptor", "none: no form of GEMMDesc produces this order; the schedule below stands for itself"))
+    others = result.candidates - 1 - len(result.ambiguous)
+    lines += _wrapped("", f"bytes: {result.candidates} candidate arithmetics for this tree were simulated and compared with the library on "
+                          f"{result.settling_draws} draws, {result.settling_elements:,} dot products; {others} gave other bytes")
+    text, abbreviated = schedule_line(result.schedule, _ROOM)
+    lines += _wrapped("schedule", text)
+    if abbreviated:
+        lines.append(Line("", "[a..b] is summed like the first part"))
+    lines += [Line("cuts" if i == 0 else "", text) for i, text in enumerate(cut_lines(result.schedule, result.desc, k))]
+    for other in result.ambiguous:
+        lines += _wrapped("or", schedule_line(other, _ROOM)[0])
+    lost = k - result.extent
+    if lost:
+        where = f"k = {result.extent}" + (f" to {k - 1}" if lost > 1 else "")
+        lines.append(Line("WARNING", f"{lost} of {k} products are dropped: {where} never reach the sum", _STYLES["WARNING"]))
+    return lines
+
+
+def _cost(point: Point) -> list[Line]:
+    total = sum(phase.seconds for phase in point.phases)
+    steps = [f"{p.name} {p.launches} in {_time(p.seconds)}" if p.launches else f"{p.name} {_time(p.seconds)}" for p in point.phases]
+    return _wrapped("cost", f"{point.launches} launches, {_time(total)}: {', '.join(steps)}")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _verdict(result: ClassResult) -> list[Line]:
+    proof = result.proof
+    style = _STYLES[result.outcome]
+    if proof is None:
+        return _wrapped("verdict", f"AMBIGUOUS: {1 + len(result.ambiguous)} schedules give the library's bytes on "
+                                   f"{result.settling_elements:,} dot products, so none is confirmed", style)
+    draws = " + ".join(f"{n} {kind}" for kind, n in proof.draws)
+    if proof.outcome is Outcome.CONFIRMED:
+        text = (f"CONFIRMED: the simulated schedule gives the library's bytes; 0 of {proof.elements:,} dot products differ, "
+                f"below {proof.bound:.1e} at 95 %")
+    else:
+        text = f"NOT CONFIRMED: {proof.differing:,} of {proof.compared:,} output elements differ, the first in {proof.first_draw}: {proof.first}"
+    return [*_wrapped("verdict", text, style), *_wrapped("", f"fresh draws: {draws}; {proof.compared:,} output elements compared")]

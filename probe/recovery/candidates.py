@@ -76,6 +76,9 @@ def _binary(tree: SumTree) -> bool:
 
 def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, SumTree]]:
     """How a step may add: fma where every step is one index, else (and also) each instruction wide enough, this SM's first."""
+    if isinstance(tree, Loop) and tree.before is None and sum(r.width * r.count for r in tree.runs) == 1:
+        yield "one exact product, no step to tell apart", None, tree
+        return
     for variant in _variants(tree):
         width = max(run.width for loop in loops(variant) for run in loop.runs)
         if width == 1:

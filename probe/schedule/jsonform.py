@@ -35,7 +35,14 @@ def _run_to_json(run: Run) -> Json:
 
 def _run_from_json(data: Json) -> Run:
     first, pattern, count, advance = data
-    return Run(first, tuple(range(pattern)) if isinstance(pattern, int) else tuple(pattern), count, advance)
+    offsets = tuple(range(_whole(pattern, 1))) if isinstance(pattern, int) else tuple(_whole(o, 0) for o in pattern)
+    return Run(_whole(first, 0), offsets, _whole(count, 1), _whole(advance, 0))
+
+
+def _whole(value: Any, least: int) -> int:
+    if type(value) is not int or value < least:  # not isinstance: JSON's true is no number
+        raise UsageError(f"{value!r} is no whole number of at least {least}")
+    return value
 
 
 def term_to_json(term: Term) -> Json:
@@ -76,12 +83,12 @@ def _read(data: Json) -> Term:
             return mma(_read(previous), Row.from_list(row), tuple(map(_run_from_json, runs)))
         case ["fma", previous, runs]:
             return fma(_read(previous), tuple(map(_run_from_json, runs)))
-        case ["mul", int(k)]:
-            return Mul(k)
+        case ["mul", k]:
+            return Mul(_whole(k, 0))
         case ["add", dtype, left, right]:
             return add(DType(dtype), _read(left), _read(right))
         case ["fold", previous, dtype, body, count, advance]:
-            return fold(_read(previous), DType(dtype), _read(body), count, advance)
+            return fold(_read(previous), DType(dtype), _read(body), _whole(count, 1), _whole(advance, 1))
         case ["cast", dtype, x]:
             return cast(DType(dtype), _read(x))
         case ["call", str(name), args]:

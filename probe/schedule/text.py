@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, shift
+from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, shift
 
 
 def _indices(run: Run, t: int) -> str:
@@ -54,4 +54,4 @@ def _part(term: Term, outer: str, leading: bool = False) -> str:
     # only the leading operand of a left-to-right sum may go without its parentheses
     text = render_text(term)
     same_fold = leading and isinstance(term, Add | Fold) and term.dtype == outer
-    return text if same_fold or text == "0" else f"({text})"
+    return text if same_fold or isinstance(term, Zero) else f"({text})"

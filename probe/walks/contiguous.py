@@ -19,7 +19,8 @@ from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, SumTree
 
-PREFIX = 280  # indices read one by one: two 128-wide blocks and a step; a turn of the loop is at most 128 on every kernel seen
+PREFIX = 252  # indices read one by one: more than a turn of any loop seen (128), and their window fits every output's exact count
+HEAD = 40  # indices read one by one at the start of a further loop, where the first one was seen to be regular
 SUFFIX = 40  # indices read one by one before the end of a loop of each length: a short last step
 LOOK = 160  # how far right of a pair its step may end
 _SAMPLES = 16  # indices sampled inside a loop of each length, and loops sampled of the same length at two indices
@@ -38,11 +39,13 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
     """The tree over [0, extent), or None where it is not made of intervals in regular loops."""
     if extent == 1:
         return Loop(None, (run_of((0,)),))
-    cuts = _cuts(reader, extent)
+    pairs, windows = prefix_experiments(extent)
+    sizes = reader.lost(pairs, windows) + 2
+    cuts = _cuts(reader, extent, sizes)
     if cuts is None:
         return None
     pieces = [_Piece(a, b) for a, b in zip(cuts, [*cuts[1:], extent], strict=True)]
-    runs = _steps(reader, pieces, rng)
+    runs = _steps(reader, pieces, sizes, rng)
     if runs is None:
         return None
     if len(pieces) == 1:
@@ -56,34 +59,33 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
 # -- cuts -----------------------------------------------------------------------------------------------------------
 
 
-def _cuts(reader: Reader, extent: int) -> list[int] | None:
-    """Where loops start. The first end is found, the next ones predicted from the lengths so far and each is checked."""
+def prefix_experiments(extent: int) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs (m, m + 1) at the start of K with the window that holds them all."""
+    ms = np.arange(min(extent - 1, PREFIX), dtype=np.int64)
+    return np.stack([ms, ms + 1], axis=1), np.tile(np.array([[0, min(extent, PREFIX + 2)]], np.int64), (len(ms), 1))
+
+
+def _cuts(reader: Reader, extent: int, sizes: np.ndarray) -> list[int] | None:
+    """Where loops start. The first end is found, the next ones predicted from the lengths so far and each is checked.
+
+    sizes: of the nodes that join m and m + 1 at the start of K, within the window of the prefix. They grow along a loop and fall where
+    the next one starts.
+    """
     cuts = [0]
-    first = _first_restart(reader, extent)
+    drops = np.nonzero(sizes[1:] < sizes[:-1])[0]
+    if len(drops):
+        first: int | None = int(drops[0]) + 1
+    else:
+        first = _gallop(reader, 0, len(sizes) - 1, extent) if len(sizes) < extent - 1 else None
     while first is not None:
         cuts.append(first)
         cuts = _follow(reader, cuts, extent)
         if cuts[-1] == extent:
             return cuts[:-1]
-        found = _gallop(reader, cuts[-1], cuts[-1], extent)
-        if found is None:
-            return cuts
-        if len(cuts) > MOST_LOOPS or found <= cuts[-1]:
+        first = _gallop(reader, cuts[-1], cuts[-1], extent)
+        if first is not None and (len(cuts) > MOST_LOOPS or first <= cuts[-1]):
             return None
-        first = found
     return cuts
-
-
-def _first_restart(reader: Reader, extent: int) -> int | None:
-    """The first index at which a new loop starts, None when one loop covers all. The size of the node that joins m and m + 1 grows
-    along a loop and falls where the next one starts."""
-    count = min(extent - 1, PREFIX)
-    ms = np.arange(count, dtype=np.int64)
-    sizes = _lost(reader, ms, np.zeros(count, np.int64), np.full(count, min(extent, PREFIX + 2)))
-    drops = np.nonzero(sizes[1:] < sizes[:-1])[0]
-    if len(drops):
-        return int(drops[0]) + 1
-    return _gallop(reader, 0, count - 1, extent) if count < extent - 1 else None
 
 
 def _gallop(reader: Reader, start: int, known: int, extent: int) -> int | None:
@@ -168,39 +170,48 @@ def _lost(reader: Reader, ms: np.ndarray, lo: np.ndarray, hi: np.ndarray) -> np.
 
 def _step_ends(reader: Reader, ms: np.ndarray, stops: np.ndarray) -> np.ndarray:
     """One past the last index of the step that holds m + 1, within its loop. Pairs lie in one loop each."""
+    if not len(ms):
+        return ms
     hi = np.minimum(ms + 2 + LOOK, stops)
     gone = _lost(reader, ms, ms, hi)
     return np.where(gone < 2, UNCANCELLED, ms + gone)
 
 
-def _steps(reader: Reader, pieces: list[_Piece], rng: np.random.Generator) -> list[tuple[Run, ...]] | None:
+def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.random.Generator) -> list[tuple[Run, ...]] | None:
     """The steps of every loop: read at the ends of one loop of each length, extended evenly, and sampled everywhere."""
-    lengths: dict[int, _Piece] = {}
-    for piece in pieces:
-        lengths.setdefault(piece.stop - piece.start, piece)
-    forms: dict[int, list[int]] = {}
-    dense = {length: _dense(piece) for length, piece in lengths.items()}
-    ms = np.concatenate([d for d in dense.values()]) if dense else np.zeros(0, np.int64)
-    stops = np.concatenate([np.full(len(dense[n]), lengths[n].stop) for n in dense]) if dense else ms
-    ends = _step_ends(reader, ms, stops) if len(ms) else ms
-    at = 0
-    for length, positions in dense.items():
-        found = ends[at:at + len(positions)]
-        at += len(positions)
-        shape = _shape(positions - lengths[length].start, found - lengths[length].start, length)
-        if shape is None:
-            return None
-        forms[length] = shape
+    first, forms = pieces[0], {}
+    seen = sizes[:first.stop - 1]
+    known = np.arange(int((seen < PREFIX + 2).sum()) if first.stop > PREFIX else len(seen), dtype=np.int64)  # steps that end within the prefix
+    tail = np.arange(max(len(known), first.stop - 1 - SUFFIX), first.stop - 1, dtype=np.int64)
+    ends = np.concatenate([seen[:len(known)], _step_ends(reader, tail, np.full(len(tail), first.stop))])
+    shape = _shape(np.concatenate([known, tail]), ends, first.stop)
+    if shape is None:
+        return None
+    forms[first.stop] = shape
+    regular = len({*np.diff([0, *shape[:-1]]).tolist()}) <= 1
+    others = {p.stop - p.start: p for p in reversed(pieces) if p.stop - p.start != first.stop}
+    dense = {length: _dense(piece, HEAD if regular else PREFIX) for length, piece in others.items()}
+    if dense:
+        ms = np.concatenate(list(dense.values()))
+        found = _step_ends(reader, ms, np.concatenate([np.full(len(d), others[n].stop) for n, d in dense.items()]))
+        for length, positions in dense.items():
+            own, found = found[:len(positions)], found[len(positions):]
+            start = others[length].start
+            shape = _shape(positions - start, own - start, length)
+            if shape is None:
+                return None
+            forms[length] = shape
     if not _sampled(reader, pieces, forms, rng):
         return None
     runs = {length: _runs(form) for length, form in forms.items()}
     return [tuple(r.shifted(p.start) for r in runs[p.stop - p.start]) for p in pieces]
 
 
-def _dense(piece: _Piece) -> np.ndarray:
-    head = np.arange(piece.start, min(piece.start + PREFIX, piece.stop - 1), dtype=np.int64)
-    tail = np.arange(max(piece.start + PREFIX, piece.stop - 1 - SUFFIX), piece.stop - 1, dtype=np.int64)
-    return np.concatenate([head, tail])
+def _dense(piece: _Piece, head: int) -> np.ndarray:
+    """Indices near both ends of a loop."""
+    front = np.arange(piece.start, min(piece.start + head, piece.stop - 1), dtype=np.int64)
+    back = np.arange(max(piece.start + head, piece.stop - 1 - SUFFIX), piece.stop - 1, dtype=np.int64)
+    return np.concatenate([front, back])
 
 
 def _shape(ms: np.ndarray, ends: np.ndarray, length: int) -> list[int] | None:

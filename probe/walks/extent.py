@@ -8,11 +8,17 @@ from probe.errors import Declined, DeclineReason
 from probe.walks.reader import UNCANCELLED, Reader
 
 
+def extent_windows(reader: Reader) -> np.ndarray:
+    """Windows that cover K, each of no more units than one experiment counts."""
+    size = min(reader.capacity, reader.k)
+    return np.array([(lo, min(lo + size, reader.k)) for lo in range(0, reader.k, size)], np.int64)
+
+
 def summed_extent(reader: Reader) -> int | Declined:
     """S when exactly the indices [0, S) are summed; declined when units are missing elsewhere."""
     k = reader.k
+    windows = extent_windows(reader)
     size = min(reader.capacity, k)
-    windows = np.array([(lo, min(lo + size, k)) for lo in range(0, k, size)], np.int64)
     short = _missing(reader, windows)
     if isinstance(short, Declined):
         return short

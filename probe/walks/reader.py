@@ -60,6 +60,7 @@ class Reader:
         self.capacity = min(pair.most_units, _EXACT[summing.output_dtype])
         self.launches = 0
         self.experiments = 0
+        self._ahead: dict[tuple[int, ...], float] = {}
 
     @property
     def width(self) -> int:
@@ -92,31 +93,58 @@ class Reader:
         pairs: int64 (count, 2), the indices of +L and -L, or -1, -1 for none. windows: int64 (count, 2), units stand in
         [first, last) except under the pair, and only where mask (bool, (k,)) allows.
         """
-        tables, owners = [], []
-        for index, (lo, hi) in enumerate(windows):
-            for a, b in self._cut(int(lo), int(hi), mask):
-                tables.append((pairs[index][0], pairs[index][1], a, b))
-                owners.append(index)
-        table = np.asarray(tables, np.int64).reshape(-1, EXPERIMENT_FIELDS)
-        counts = self.raw(table, mask) / self.pair.unit_value
+        owners, cut = self._cut_all(windows, mask)
+        table = np.concatenate([pairs[owners], cut], axis=1).astype(np.int64)
+        counts = (self.raw(table, mask) if mask is not None or not self._ahead else self._known(table)) / self.pair.unit_value
         whole = np.isfinite(counts) & (counts == np.rint(counts)) & (counts >= 0) & (counts <= self.capacity)
         out = np.zeros(len(pairs), np.int64)
         np.add.at(out, owners, np.where(whole, counts, 0).astype(np.int64))
-        out[np.asarray(owners)[~whole]] = UNCANCELLED
+        out[owners[~whole]] = UNCANCELLED
+        return out
+
+    def read_ahead(self, pairs: np.ndarray, windows: np.ndarray) -> None:
+        """Read experiments that are certain to be asked soon, so that stages which would each leave a launch half empty share them."""
+        owners, cut = self._cut_all(windows, None)
+        table = np.concatenate([pairs[owners], cut], axis=1).astype(np.int64)
+        self._ahead |= dict(zip(map(tuple, table.tolist()), self.raw(table).tolist(), strict=True))
+
+    def _known(self, table: np.ndarray) -> np.ndarray:
+        """Values of experiments, from those read ahead where they are among them."""
+        keys = list(map(tuple, table.tolist()))
+        missing = np.array([k not in self._ahead for k in keys], bool)
+        out = np.array([self._ahead.get(k, 0.0) for k in keys], np.float64)
+        if missing.any():
+            out[missing] = self.raw(table[missing])
         return out
 
     def lost(self, pairs: np.ndarray, windows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         """How many indices of each window lie under the node that joins the pair, the legs themselves left out; UNCANCELLED as above."""
         left = self.survivors(pairs, windows, mask)
-        stand = np.array([self.units(p, w, mask) for p, w in zip(pairs, windows, strict=True)], np.int64)
-        return np.where(left == UNCANCELLED, UNCANCELLED, stand - left)
+        return np.where(left == UNCANCELLED, UNCANCELLED, self._units(pairs, windows, mask) - left)
 
     @staticmethod
-    def units(pair: np.ndarray, window: np.ndarray, mask: np.ndarray | None) -> int:
-        """Units that stand in a window once the pair has taken its places."""
-        lo, hi = int(window[0]), int(window[1])
-        taken = [int(p) for p in pair if lo <= p < hi and (mask is None or mask[p])]
-        return (hi - lo if mask is None else int(mask[lo:hi].sum())) - len(taken)
+    def _units(pairs: np.ndarray, windows: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+        """Units that stand in each window once the pair has taken its places."""
+        lo, hi = windows[:, :1], windows[:, 1:]
+        taken = (pairs >= lo) & (pairs < hi)
+        if mask is None:
+            return np.asarray(hi[:, 0] - lo[:, 0] - taken.sum(axis=1))
+        before = np.concatenate([[0], np.cumsum(mask)])
+        return np.asarray(before[hi[:, 0]] - before[lo[:, 0]] - (taken & mask[np.maximum(pairs, 0)]).sum(axis=1))
+
+    def _cut_all(self, windows: np.ndarray, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Every window in pieces that hold no more units than one experiment may, and which window each piece is of."""
+        if mask is None and len(windows) and int((windows[:, 1] - windows[:, 0]).max()) <= self.capacity:
+            return np.arange(len(windows)), windows
+        known: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        owners: list[int] = []
+        pieces: list[tuple[int, int]] = []
+        for index, (lo, hi) in enumerate(windows.tolist()):
+            cut = known.setdefault((lo, hi), []) or self._cut(lo, hi, mask)
+            known[(lo, hi)] = cut
+            owners.extend([index] * len(cut))
+            pieces.extend(cut)
+        return np.asarray(owners, np.int64), np.asarray(pieces, np.int64).reshape(-1, 2)
 
     def _cut(self, lo: int, hi: int, mask: np.ndarray | None) -> list[tuple[int, int]]:
         if mask is None:

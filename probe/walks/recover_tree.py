@@ -10,8 +10,8 @@ from probe.errors import Declined, DeclineReason
 from probe.schedule import ZERO, Row, Term, add, mma
 from probe.schedule.terms import DType
 from probe.walks.check import every_index, random_check
-from probe.walks.contiguous import contiguous_tree
-from probe.walks.extent import summed_extent
+from probe.walks.contiguous import contiguous_tree, prefix_experiments
+from probe.walks.extent import extent_windows, summed_extent
 from probe.walks.general import loops_of, tree_over
 from probe.walks.reader import Reader
 from probe.walks.tree import Joint, Loop, SumTree
@@ -35,6 +35,9 @@ class WalkResult:
 def recover_tree(reader: Reader, seed: int, exhaustive: bool = False) -> WalkResult | Declined:
     """Read the summation tree of one output element. Deterministic for a seed."""
     rng = np.random.Generator(np.random.Philox(seed))
+    pairs, windows = prefix_experiments(reader.k)
+    whole = extent_windows(reader)
+    reader.read_ahead(np.concatenate([np.full((len(whole), 2), -1, np.int64), pairs]), np.concatenate([whole, windows]))
     extent = summed_extent(reader)
     if isinstance(extent, Declined):
         return extent

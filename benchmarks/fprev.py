@@ -1,7 +1,7 @@
 """How many launches FPRev's algorithm would need for a known tree, with its probes packed by output row too.
 
-FPRev (Xie et al., ATC 2025) asks, for a set of leaves, the node sizes l(i, j) from its first leaf i to all others, groups the others by size and
-asks each group again by itself; members of one group that are single leaves of one fused node are peeled off one by one.
+FPRev (Xie et al., ATC 2025) asks, for a set of leaves, the node sizes l(i, j) from its first leaf i to all others, groups the others
+by size and asks each group again by itself; members of one group that are single leaves of one fused node are peeled off one by one.
 The count here follows the tree instead of asking it, which is the same count (tests/test_fprev_count.py asks).
 """
 

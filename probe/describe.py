@@ -83,7 +83,7 @@ def canonical(desc: GEMMDesc) -> GEMMDesc:
     return desc if found is None else replace(found, instruction=desc.instruction)
 
 
-def _forms(term: Term) -> Iterator[_Form]:
+def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
     """Candidate forms of a term, plainest first; the caller checks them."""
     leaf_runs = _leaf_runs(term)
     if leaf_runs is not None:
@@ -91,7 +91,7 @@ def _forms(term: Term) -> Iterator[_Form]:
         for leaf in _leaves(row, runs, fast=True):
             yield _Form((), leaf)
         return
-    for parts, join, direction in _partings(term):
+    for parts, join, direction in _partings(term, outermost):
         merge = dtype_of(term)
         partials = {dtype_of(p) for p in parts}
         if len(partials) != 1:
@@ -166,7 +166,7 @@ DType) -> Iterator[_Form]:
             distinct.append(moved)
     seen: list[_Form] = []
     for part in distinct:  # the form must serve every part; a short part alone may show less of it
-        for form in _forms(part):
+        for form in _forms(part, outermost=False):
             if (form.partial, form.merge) == (DType.FP32, DType.FP32) and form not in seen:
                 seen.append(form)
     cut = KCut(span, join=join, direction=direction)
@@ -174,7 +174,7 @@ DType) -> Iterator[_Form]:
         yield _Form((cut, *form.cuts), form.leaf, partial, merge)
 
 
-def _partings(term: Term) -> Iterator[tuple[list[Term], Join, Direction]]:
+def _partings(term: Term, outermost: bool) -> Iterator[tuple[list[Term], Join, Direction]]:
     """Ways to read a sum as parts: a chain from the left, the same with its head kept whole, from the
     right, a butterfly."""
     if not isinstance(term, Add | Fold):
@@ -187,15 +187,17 @@ def _partings(term: Term) -> Iterator[tuple[list[Term], Join, Direction]]:
         whole = join_parts(chain[:head], Join.CHAIN, Direction.FORWARD, dtype_of(term))
         yield [whole, *chain[head:]], Join.CHAIN, Direction.FORWARD
     yield chain, Join.CHAIN, Direction.FORWARD
-    if len(chain) > 2:  # two parts, the last of them a single loop: the spine runs on into the first part
+    if outermost and len(chain) > 2:  # two parts, the last of them a single loop: the spine runs on into the first part
         yield [join_parts(chain[:-1], Join.CHAIN, Direction.FORWARD, dtype_of(term)), chain[-1]], Join.CHAIN, Direction.FORWARD
     back = _right_spine(term)
     if len(back) > 2:
         yield back, Join.CHAIN, Direction.BACKWARD
     last = back[-1]
-    if isinstance(last, Fold) and last.dtype == dtype_of(term):  # a last part that is a single loop folds into the sum before it
+    if outermost and isinstance(last, Fold) and last.dtype == dtype_of(term):  # a last part that is a single loop folds into the sum before it
         split = _left_spine(last)
-        yield ([*back[:-1], join_parts(split[:-1], Join.CHAIN, Direction.FORWARD, last.dtype), split[-1]], Join.CHAIN, Direction.BACKWARD)
+        yield [*back[:-1], join_parts(split[:-1], Join.CHAIN, Direction.FORWARD, last.dtype), split[-1]], Join.CHAIN, Direction.BACKWARD
+    if outermost and len(back) > 3:  # the spine runs on into a last part that is a sum itself
+        yield [*back[:-2], join_parts(back[-2:], Join.CHAIN, Direction.FORWARD, dtype_of(term))], Join.CHAIN, Direction.BACKWARD
     leaves = _balanced(term)
     if leaves is not None:
         for direction in (Direction.DOWN, Direction.UP):
@@ -238,4 +240,4 @@ def _balanced(term: Term) -> list[Term] | None:
             out.append(one)
         if len(out) + len(queue) > _BUTTERFLY_LIMIT:
             return None
-    return sorted(out, key=first_k) if len(out) > 3 else None
+    return sorted(out, key=first_k) if len(out) > 2 else None

@@ -48,11 +48,23 @@ def family_of(schedule: Term, desc: GEMMDesc | None) -> str:
     merge = "" if cuts[0].join is Join.CHAIN else f", {cuts[0].join}"
     if desc.input_dtype.is_fp8:
         chunk = f"promoted every {cuts[-1].span}"
-        return chunk if len(cuts) == 1 and cuts[0].span <= 128 else f"split-K in {parts} parts{merge}" + (f", {chunk}" if len(cuts) > 1 else "")
+        if len(cuts) == 1 and cuts[0].span <= 128:
+            return chunk
+        return f"split-K in {parts} parts{merge}" + (f", {chunk}" if len(cuts) > 1 else "")
     return f"split-K in {parts} parts{merge}, {inner}"
 
 
-def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrument: str, captured: Capture, settled: Settled) -> tuple[Evidence, ...]:
+def _named_by(desc: GEMMDesc, captured: Capture) -> str:
+    """Where the name of the instruction comes from: no walk can tell, for instructions of one row give the same bits."""
+    if desc.row is None:
+        return "follows from the row"
+    if any(mark in kernel.name.lower() and desc.instruction is i for kernel in captured.kernels for mark, i in _NAMED):
+        return "name of the captured kernel"
+    return "the SM's usual one; no kernel name tells"
+
+
+def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrument: str, captured: Capture,
+                 settled: Settled) -> tuple[Evidence, ...]:
     """A line for each field that fixes bits."""
     if desc is None:
         return ()
@@ -71,7 +83,7 @@ def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrum
         Evidence("use_fast_accum", str(desc.use_fast_accum), counting),
         Evidence("k_loop_step", turn, counting),
         Evidence("row", row, by_bytes if "step" in varied else "the SM's own instruction, " + by_bytes),
-        Evidence("instruction", str(desc.instruction), "name of the captured kernel; wgmma and mma.sync are one row"),
+        Evidence("instruction", str(desc.instruction), _named_by(desc, captured)),
         Evidence("partial_dtype", str(desc.partial_dtype), by_bytes if "partial_dtype" in varied else only),
         Evidence("merge_dtype", str(desc.merge_dtype), by_bytes if "merge_dtype" in varied else only),
         Evidence("output_dtype", str(desc.output_dtype), "asked for; one rounding, " + by_bytes),

@@ -42,7 +42,7 @@ class Oracle(Protocol):
 
     def ask(self, problem: Problem, preference: Preference) -> Answer | Declined: ...
 
-    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture: ...
+    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture | Declined: ...
 
     def summing(self, problem: Problem, answer: Answer, preference: Preference) -> Summing | Declined: ...
 
@@ -77,26 +77,37 @@ class DeviceOracle:
         self.target = device.identity.target(library)
 
     def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
+        room = self.device.identity.total_bytes
+        if problem.total_bytes > room:
+            sizes = f"the operands take {problem.total_bytes / 2**30:.1f} GiB and the device has {room / 2**30:.1f} GiB"
+            return Declined(DeclineReason.TOO_LARGE, sizes, "a smaller shape")
         return ask(self.library, problem, preference)
 
-    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture:
+    def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture | Declined:
         with_buffers = self._summing(problem, answer, preference)
-        return with_buffers.capture()
+        try:
+            return with_buffers.capture()
+        except LibraryError as error:  # the call itself refuses, before any kernel: as good as a kernel that fails
+            return _cannot_run(error)
 
     def summing(self, problem: Problem, answer: Answer, preference: Preference) -> Summing | Declined:
         summing = self._summing(problem, answer, preference)
         try:
             summing.trial()
         except LibraryError as error:
-            return Declined(DeclineReason.CANNOT_RUN, f"the offered algorithm failed to run: {error}", "another workspace, layout or alignment")
+            return _cannot_run(error)
         return summing
 
     def _summing(self, problem: Problem, answer: Answer, preference: Preference) -> DeviceSumming:
         return DeviceSumming(self.device, self.library, problem, answer, preference)
 
 
+def _cannot_run(error: LibraryError) -> Declined:
+    return Declined(DeclineReason.CANNOT_RUN, f"the offered algorithm failed to run: {error}", "another workspace, layout or alignment")
+
+
 class DeviceSumming:
-    """One problem with its answer on a device: operands are written in the problem's own layout, the output is poisoned before each launch."""
+    """One problem with its answer on a device: operands in the problem's own layout, the output poisoned before each launch."""
 
     def __init__(self, device: Device, library: Library, problem: Problem, answer: Answer, preference: Preference) -> None:
         self.m, self.n, self.k = problem.m, problem.n, problem.k
@@ -169,8 +180,10 @@ class DeviceSumming:
             made = make(np)
             if view.flags.c_contiguous:
                 view.set(made)
-            else:
-                view.T.set(np.ascontiguousarray(made.T)) if view.T.flags.c_contiguous else view.__setitem__(..., self._device.cupy.asarray(made))
+            elif view.T.flags.c_contiguous:
+                view.T.set(np.ascontiguousarray(made.T))
+            else:  # padded rows
+                view[...] = self._device.cupy.asarray(made)
         else:
             view[...] = make(self._device.cupy)
         return key
@@ -200,9 +213,10 @@ def open_oracle(library: str | None, gpu: int) -> Opened:
         return Opened(SimulatedOracle(), "")
     try:
         found = find_library(library)
-        device = Device.open(gpu)
-        return Opened(DeviceOracle(device, Library.open(found), str(found.won)), "")
+        opened = Library.open(found)  # before the device: a file that is no cuBLASLt is told as that, with or without a GPU
+        return Opened(DeviceOracle(Device.open(gpu), opened, str(found.won)), "")
     except EnvironmentProblem as problem:
         if library is not None or gpu != 0:
-            raise
+            instead = "--library sim needs no GPU"
+            raise EnvironmentProblem(problem.message, f"{problem.hint}; {instead}" if problem.hint else instead) from None
         return Opened(SimulatedOracle(), f"{problem.message}; using the simulated library instead (`--library sim` asks for it by name)")

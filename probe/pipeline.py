@@ -17,7 +17,7 @@ from probe.inputs.probes import pair_for
 from probe.oracle import Opened
 from probe.preference import Preference
 from probe.problem import ComputeType, DType, Epilogue, Problem
-from probe.proof import prove
+from probe.proof import prove, refuted
 from probe.records import ClassResult, Phase, Point, now
 from probe.recovery.candidates import Context, candidates
 from probe.recovery.settle import settle
@@ -96,7 +96,8 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
     pair = pair_for(problem.a_dtype)
     places = places_for(where, problem.m, problem.n, pair.both)
     if not len(places.rows):
-        return Declined(DeclineReason.TREE_UNREADABLE, "a class of elements that sum alike has none on the diagonal, where this dtype is read")
+        return Declined(DeclineReason.TREE_UNREADABLE,
+                        "a class of elements that sum alike has none on the diagonal, where this dtype is read")
     reader = Reader(summing, pair, places)
     with clock.step("walk", summing, reader):
         walked = recover_tree(reader, _stream(seed, _WALK), exhaustive)
@@ -108,13 +109,13 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
         return possible
     with clock.step("settle", summing):
         settled = settle(summing, possible, walked.extent, _stream(seed, _SETTLE), where)
-    if isinstance(settled, Declined):
-        return settled
-    chosen = settled.standing[0]
+    chosen = (settled.standing or possible)[0]
     proof = None
     if len(settled.standing) == 1:
         with clock.step("prove", summing):
             proof = prove(summing, chosen.schedule, walked.extent, _stream(seed, _PROVE), where)
+    elif not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
+        proof = refuted(settled.draws, settled.elements, settled.first, _stream(seed, _SETTLE))
     desc = preferred_form(chosen, context, captured)
     return ClassResult(
         elements=problem.m * problem.n if where is None else int(np.count_nonzero(where)), schedule=chosen.schedule, desc=desc,
@@ -137,7 +138,8 @@ def _walkable(problem: Problem) -> Declined | None:
     }
     for what, present in reasons.items():
         if present:
-            return Declined(DeclineReason.UNSUPPORTED, f"no walk is known for {what}", "fp16, bf16 or e4m3 inputs, fp32 accumulation, alpha 1, beta 0, no epilogue")
+            return Declined(DeclineReason.UNSUPPORTED, f"no walk is known for {what}",
+                            "fp16, bf16 or e4m3 inputs, fp32 accumulation, alpha 1, beta 0, no epilogue")
     return None
 
 

@@ -17,6 +17,7 @@ from probe.simulator.execute import execute
 from probe.summing import Summing
 
 LEAST_ELEMENTS = 4096  # a confirmation needs this many different dot products over its draws
+PROOF_KINDS = (DrawKind.FLAT, DrawKind.SPREAD, DrawKind.CANCELLING, DrawKind.EDGE, DrawKind.EXTREMES)
 _LEAST_DRAWS = 3  # of each kind
 _EXTREME_PRODUCTS = 2**24  # in all extreme draws of one proof, about a second
 _EXTREME_DRAWS = 8  # at most: the eight kinds of extreme rows all occur in them
@@ -79,7 +80,7 @@ def compare_draws(schedule: Term, draws: Sequence[Draw], outs: Sequence[np.ndarr
 
 
 def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.ndarray[Any, Any] | None = None,
-          kinds: Sequence[DrawKind] = tuple(DrawKind)) -> Proof:
+          kinds: Sequence[DrawKind] = PROOF_KINDS) -> Proof:
     """Fresh draws of every kind, at least 4,096 different dot products in all, each compared over the whole output (or `where`).
 
     `elements` of the result counts different dot products of the draws that have a compared element.
@@ -101,14 +102,20 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
     return Proof(outcome, tuple((str(k), n) for k, n in counts.items()), elements, compared, differing, first, first_draw, seed)
 
 
+def refuted(draws: int, elements: int, first: Difference | None, seed: int) -> Proof:
+    """The proof of a schedule that fell while candidates were told apart: no fresh draw is needed to know it wrong."""
+    return Proof(Outcome.REFUTED, (("settling", draws),), elements, elements, 1, first, "a settling draw", seed)
+
+
 def _distinct(kind: DrawKind) -> int:
     return _EXTREME_DISTINCT if kind is DrawKind.EXTREMES else _DISTINCT
 
 
 def _draws_of_each_kind(summing: Summing, kinds: Sequence[DrawKind]) -> dict[DrawKind, int]:
-    """Draws so that the ordinary kinds alone reach the elements a confirmation needs; extremes are few and small, being slow to simulate."""
+    """Draws so that the ordinary kinds alone reach the elements a confirmation needs; extremes, slow to simulate, are few and small."""
     ordinary = [k for k in kinds if k is not DrawKind.EXTREMES]
     per_draw = min(summing.m, _DISTINCT) * min(summing.n, _DISTINCT)
     each = max(_LEAST_DRAWS, -(-LEAST_ELEMENTS // (max(1, len(ordinary)) * per_draw)))
-    extremes = max(1, min(each, _EXTREME_DRAWS, _EXTREME_PRODUCTS // (min(summing.m, _EXTREME_DISTINCT) * min(summing.n, _EXTREME_DISTINCT) * summing.k)))
+    products = min(summing.m, _EXTREME_DISTINCT) * min(summing.n, _EXTREME_DISTINCT) * summing.k
+    extremes = max(1, min(each, _EXTREME_DRAWS, _EXTREME_PRODUCTS // products))
     return {k: extremes if k is DrawKind.EXTREMES else each for k in kinds}

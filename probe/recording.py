@@ -23,6 +23,7 @@ from probe.problem import DType
 from probe.summing import Cells, Summing
 
 RECORDING_VERSION = 1
+_AGAIN = "record the readings again with this version: tools/record_readings.py"
 
 
 def _mask_key(mask: np.ndarray | None) -> str:
@@ -115,12 +116,12 @@ class Recorded:
                 try:
                     found = [self._probes[(key, *e)] for e in operands.experiments.tolist()]
                 except KeyError as error:
-                    raise UsageError(f"experiment {error.args[0]} was not recorded", "record the readings again with this version") from error
+                    raise UsageError(f"experiment {error.args[0]} was not recorded", _AGAIN) from error
                 outs.append(np.array(found, bits_dtype(self.output_dtype)))
             elif isinstance(operands, Draw) and cells is None:
                 block = self._draws.get(_draw_key(operands))
                 if block is None:
-                    raise UsageError(f"draw {_draw_key(operands)} was not recorded", "record the readings again with this version")
+                    raise UsageError(f"draw {_draw_key(operands)} was not recorded", _AGAIN)
                 outs.append(block[np.ix_(np.arange(self.m) % block.shape[0], np.arange(self.n) % block.shape[1])])
             else:
                 raise UsageError(f"a recording holds probes and whole draws, not {type(operands).__name__}")

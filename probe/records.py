@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,8 @@ def check_output(path: Path) -> None:
     except OSError as error:
         raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror}", "another folder or name") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
 
 
 def write_point(point: Point, path: Path) -> None:
@@ -228,7 +230,8 @@ def write_point(point: Point, path: Path) -> None:
     except OSError as error:
         raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
 
 
 def _aside(path: Path) -> Path:
@@ -249,7 +252,7 @@ def _publish(aside: Path, path: Path) -> None:
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
-    """Rows of `row_of` as one Parquet file with the schema version in its metadata. Columns beyond `COLUMNS` keep the type of their values."""
+    """Rows of `row_of` as one Parquet file with the schema version in its metadata. Columns beyond `COLUMNS` keep their values' type."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -21,8 +21,9 @@ def walk(shape: str, dtype: str = "fp16", out: str | None = None, layout: str | 
          progress: Progress = lambda step: None, notice: Progress = lambda text: None) -> Point | Declined:
     """Recover and prove the summation order of one shape.
 
-    shape: "MxNxK". dtype: fp16, bf16 or e4m3. out: output dtype, default the input dtype (bf16 for e4m3). layout: nn, tn, nt, tt, default nn
-    (tn for e4m3). workspace_bytes and reduction_schemes (0 to 7: 1 in place, 2 compute type, 4 output type): what the library may use.
+    shape: "MxNxK". dtype: fp16, bf16 or e4m3. out: output dtype, default the input dtype (bf16 for e4m3). layout: nn, tn, nt, tt,
+    default nn (tn for e4m3). workspace_bytes and reduction_schemes (0 to 7: 1 in place, 2 compute type, 4 output type): what the library
+    may use.
     library: a path, cu12, cu13 or sim; None is the GPU with the installed cuBLASLt or, said through `notice`, the simulated library.
     seed: 0 to 2^60 - 1; None is a fresh one, which the point names. output: a new .parquet or .json file. progress: called with the name of
     each step. Returns the point, confirmed or not (`point.outcome`), or a decline, and then writes no file. Everything that the caller

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import fma_chain, gemm_descs, general_terms
 
 from probe.describe import canonical
 from probe.descriptor import GEMMDesc
@@ -19,9 +20,9 @@ from probe.tensorcore import row_for
 from probe.walks.general import loops_of, tree_over
 from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import recover_tree
-from strategies import fma_chain, gemm_descs, general_terms
 
-_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], derandomize=True)
+_SETTINGS = settings(max_examples=60, deadline=None, derandomize=True,
+                     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 def _reader(summing: SimulatedSumming) -> Reader:
@@ -53,7 +54,6 @@ def test_a_random_record_is_recovered(desc: GEMMDesc, seed: int, shape: tuple[in
     possible = candidates(walked.tree, Context(desc.k, desc.input_dtype, desc.output_dtype, 90))
     assert not isinstance(possible, Declined), possible
     settled = settle(summing, possible, walked.extent, seed + 1)
-    assert not isinstance(settled, Declined), settled
     truth = canonical(desc)
     found = [c.desc for c in settled.standing]
     assert truth in found
@@ -88,7 +88,6 @@ def test_a_permuted_chain_of_single_multiply_adds_is_recovered(order: list[int])
     possible = candidates(tree, Context(20, DType.FP16, DType.FP32, 90))
     assert not isinstance(possible, Declined)
     settled = settle(summing, possible, 20, 1)
-    assert not isinstance(settled, Declined)
     # which of the first two came first is not observable: they meet in one addition
     assert fma_chain([*sorted(order[:2]), *order[2:]]) in [c.schedule for c in settled.standing]
 

@@ -30,8 +30,10 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _root(context: typer.Context,
-          version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False) -> None:
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
     if context.invoked_subcommand is None:
         emit(context.get_help())
         raise typer.Exit(int(ExitCode.USAGE))
@@ -50,7 +52,7 @@ def main() -> None:
         what = f"{error.function} returned {error.name} ({error.status}): {error.meaning}"
         code = _fail("library", what, error.action, int(error.exit_code))
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted", "interrupted, nothing was written", "", INTERRUPTED)
+        code = _fail("interrupted", "interrupted", "", INTERRUPTED)
     except MemoryError:
         code = _fail("environment", "this machine ran out of memory", "a smaller shape", int(ExitCode.ENVIRONMENT))
     except Exception as error:

@@ -83,7 +83,7 @@ def cut_lines(schedule: Term, desc: GEMMDesc | None, k: int) -> list[str]:
         end = max(span(p)[1] for p in parts)
         if len(parts) == 1:
             return [_axis([(0, end)], end, k), _dropped(f"one sum of {end}, no cut", end, k)]
-        lengths = f"{len(parts)} parts: {_lengths([length for _, length in spans])}"
+        lengths = _lengths([length for _, length in spans], "parts" if desc is None else "instructions, each added on its own")
         regular = all(single == (start, start + length) for (start, length), single in zip(spans, map(span, parts), strict=True)
                       if single[1] - single[0] == length)
         return [*([_axis(spans, end, k)] if regular and len(parts) <= _MOST_PARTS else []), _dropped(lengths, end, k)]
@@ -96,7 +96,7 @@ def cut_lines(schedule: Term, desc: GEMMDesc | None, k: int) -> list[str]:
         spans = list(_spans(cut, extent))
         if len(spans) <= _MOST_PARTS:
             lines.append(_axis(spans, extent, axis))
-        words = f"{len(spans)} parts: {_lengths([length for _, length in spans])}; {_JOINED[cut.direction]}"
+        words = f"{_lengths([length for _, length in spans], 'parts')}; {_JOINED[cut.direction]}"
         lines.append(_dropped(words, extent, axis) if level == 0 else f"the first of them: {words}")
         extent = axis = min(cut.span, extent)
     return lines
@@ -121,8 +121,10 @@ def _dropped(text: str, end: int, k: int) -> str:
     return f"{text}; the last {k - end} are not summed" if end < k else text
 
 
-def _lengths(lengths: list[int]) -> str:
-    """1408, 1408, 1280 as "2 x 1408, 1280"."""
+def _lengths(lengths: list[int], what: str) -> str:
+    """1408, 1408, 1280 as "3 parts: 2 x 1408, 1280"; equal ones as "3 parts of 1280"."""
+    if len(set(lengths)) == 1:
+        return f"{len(lengths)} {what} of {lengths[0]}"
     runs: list[list[int]] = []
     for length in lengths:
         if runs and runs[-1][1] == length:
@@ -130,7 +132,7 @@ def _lengths(lengths: list[int]) -> str:
         else:
             runs.append([1, length])
     words = [f"{count} x {length}" if count > 1 else str(length) for count, length in runs]
-    return ", ".join(words) if len(words) <= 8 else f"{', '.join(words[:4])}, ... {words[-1]}"
+    return f"{len(lengths)} {what}: " + (", ".join(words) if len(words) <= 8 else f"{', '.join(words[:4])}, ... {words[-1]}")
 
 
 def _parts(term: Term) -> list[Term]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probe.capture import Kernel, Node
@@ -43,15 +44,14 @@ def print_point(point: Point) -> None:
 
     console = Console(highlight=False)
     for line in lines:
-        text = Text(f"{line.label:<{_LABEL}}", style=line.style or "bold cyan")
-        console.print(text + Text(line.text, style=line.style), soft_wrap=True)
+        console.print(Text.assemble((f"{line.label:<{_LABEL}}", line.style or "bold cyan"), (line.text, line.style)), soft_wrap=True)
 
 
 def point_lines(point: Point) -> list[Line]:
     """Every line of the output, none wider than 150 columns where words allow."""
     p, target = point.problem, point.target
-    mode = ", fast accumulation" if p.fast_accumulation else ""
-    lines = [Line("problem", f"C ({p.m} x {p.n}) = A ({p.m} x {p.k}) @ B ({p.k} x {p.n}), {p.a_dtype} in, {p.d_dtype} out, layout {p.layout}{mode}"),
+    mode = f"{p.a_dtype} in, {p.d_dtype} out, layout {p.layout}" + (", fast accumulation" if p.fast_accumulation else "")
+    lines = [Line("problem", f"C ({p.m} x {p.n}) = A ({p.m} x {p.k}) @ B ({p.k} x {p.n}), {mode}"),
              Line("target", f"{target.device_name}, {target.sm}, {target.sm_count} SMs, driver {target.driver}")]
     found = "built into probe" if target.library is LibraryKind.SIMULATED else f"found by {point.found_by}"
     lines += _wrapped("library", f"{target.library} {target.version}, {found}, sha256 {target.sha256[:16]}")
@@ -59,7 +59,8 @@ def point_lines(point: Point) -> list[Line]:
     lines += _kernels(point.capture.nodes)
     for index, result in enumerate(point.classes):
         if len(point.classes) > 1:
-            lines.append(Line("class", f"{index + 1} of {len(point.classes)}: {result.elements:,} of {p.m * p.n:,} output elements sum like this"))
+            share = f"{result.elements:,} of {p.m * p.n:,} output elements sum like this"
+            lines.append(Line("class", f"{index + 1} of {len(point.classes)}: {share}"))
         lines += _class(point, result)
     lines += _cost(point)
     lines.append(Line("seed", f"{point.seed} (--seed {point.seed} repeats every draw)"))
@@ -73,7 +74,7 @@ def _wrapped(label: str, text: str, style: str = "") -> list[Line]:
     return [Line(label if i == 0 else "", piece, style) for i, piece in enumerate(pieces)]
 
 
-def _table(rows: list[tuple[str, ...]], label: str = "") -> list[Line]:
+def _table(rows: Sequence[tuple[str, ...]], label: str = "") -> list[Line]:
     """Rows with every column but the last as wide as its longest cell; a last cell that does not fit goes on below itself."""
     widths = [max(len(row[c]) for row in rows) for c in range(len(rows[0]) - 1)]
     indent = sum(widths) + 2 * len(widths)
@@ -99,7 +100,7 @@ def _kernels(nodes: tuple[Node, ...]) -> list[Line]:
 
 
 def short_name(mangled: str) -> str:
-    """A C++ name without its argument list: "cublasLt::splitKreduce_kernel"; the first type of a template stays, it names the kernel in CUTLASS."""
+    """A C++ name without its arguments: "cublasLt::splitKreduce_kernel". The first type of a template stays: it names CUTLASS kernels."""
     match = re.match(r"_Z(N?)K?(?=\d)", mangled)
     if match is None:
         return mangled
@@ -131,12 +132,12 @@ def _class(point: Point, result: ClassResult) -> list[Line]:
     else:
         lines.append(Line("descriptor", "none: no form of GEMMDesc produces this order; the schedule below stands for itself"))
     others = result.candidates - 1 - len(result.ambiguous)
-    lines += _wrapped("", f"bytes: {result.candidates} candidate arithmetics for this tree were simulated and compared with the library on "
-                          f"{result.settling_draws} draws, {result.settling_elements:,} dot products; {others} gave other bytes")
+    lines += _wrapped("", f"bytes: {others} of {result.candidates} candidate arithmetics, each simulated on {result.settling_draws} draws "
+                          f"({result.settling_elements:,} dot products), gave other bytes than the library")
     text, abbreviated = schedule_line(result.schedule, _ROOM)
     lines += _wrapped("schedule", text)
     if abbreviated:
-        lines.append(Line("", "[a..b] is summed like the first part"))
+        lines.append(Line("", "[a..b] is summed like the first (...)"))
     lines += [Line("cuts" if i == 0 else "", text) for i, text in enumerate(cut_lines(result.schedule, result.desc, k))]
     for other in result.ambiguous:
         lines += _wrapped("or", schedule_line(other, _ROOM)[0])
@@ -149,8 +150,9 @@ def _class(point: Point, result: ClassResult) -> list[Line]:
 
 def _cost(point: Point) -> list[Line]:
     total = sum(phase.seconds for phase in point.phases)
-    steps = [f"{p.name} {p.launches} in {_time(p.seconds)}" if p.launches else f"{p.name} {_time(p.seconds)}" for p in point.phases]
-    return _wrapped("cost", f"{point.launches} launches, {_time(total)}: {', '.join(steps)}")
+    steps = [f"{p.name} {p.launches} in {_time(p.seconds)}" for p in point.phases if p.launches]
+    rest = sum(p.seconds for p in point.phases if not p.launches)
+    return _wrapped("cost", f"{point.launches} launches, {_time(total)}: {', '.join(steps)}, the rest {_time(rest)}")
 
 
 def _time(seconds: float) -> str:
@@ -168,5 +170,6 @@ def _verdict(result: ClassResult) -> list[Line]:
         text = (f"CONFIRMED: the simulated schedule gives the library's bytes; 0 of {proof.elements:,} dot products differ, "
                 f"below {proof.bound:.1e} at 95 %")
     else:
-        text = f"NOT CONFIRMED: {proof.differing:,} of {proof.compared:,} output elements differ, the first in {proof.first_draw}: {proof.first}"
+        text = (f"NOT CONFIRMED: {proof.differing:,} of {proof.compared:,} output elements differ, the first in "
+                f"{proof.first_draw}: {proof.first}")
     return [*_wrapped("verdict", text, style), *_wrapped("", f"fresh draws: {draws}; {proof.compared:,} output elements compared")]

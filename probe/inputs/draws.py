@@ -28,7 +28,8 @@ class DrawKind(StrEnum):
 
     cancelling: every product meets its negative somewhere on the axis, so that only rounding is left. edge: of every eight neighbours two
     are large and cancel, the other six lie where an instruction cuts its terms beside them, so that what it keeps is left.
-    extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0.
+    extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0. tie: one step whose exact sum lies a hair below the middle
+    of two 16-bit numbers, so that how the step rounds decides a 16-bit output, or a part written in 16 bits.
     """
 
     FLAT = "flat"
@@ -36,6 +37,7 @@ class DrawKind(StrEnum):
     CANCELLING = "cancelling"
     EDGE = "edge"
     EXTREMES = "extremes"
+    TIE = "tie"  # last: the position of a kind chooses its random stream
 
 
 # Half the exponent range that a spread draw gives each operand: products then span about the accumulator's 24 (13) bits.
@@ -122,6 +124,8 @@ class Draw:
             return self._extreme(rng, count, side)
         if self.kind is DrawKind.EDGE:
             return self._edge(rng, count, side)
+        if self.kind is DrawKind.TIE:
+            return self._tie(rng, count, side)
         middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
         # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
         bits = self._even_exponents(rng, count, _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2, middle)
@@ -154,6 +158,36 @@ class Draw:
             bits[:, one] = bits[:, one] & keep | kind.type(large + 1 - fmt.emin << fmt.fraction_bits)
         bits[:, other] = bits[:, one] ^ kind.type(fmt.sign_bit if side == 0 else 0)
         return bits
+
+    def _tie(self, rng: np.random.Generator, count: int, side: int) -> np.ndarray:
+        """Three products in one block of eight, zero elsewhere: 1 + odd / 2**(p - 1), half of its last bit, and -2**-f.
+
+        p - 1 is the fraction of the input dtype (which 16-bit outputs share with 16-bit inputs; e4m3 takes fp16 and bf16 in turn), f is one below, at, or
+        one above what an instruction keeps beside a term of exponent 0. Columns of B are scaled by signs and powers of two.
+        """
+        fmt = format_of(self.dtype)
+        fraction = fmt.fraction_bits if self.dtype is not DType.E4M3 else (10, 7)[self.index % 2]
+        kept, hair = (13, -4) if self.dtype is DType.E4M3 else (25, -13)
+        where = self._generator(2)
+        start = 8 * int(where.integers(0, max(1, self.extent // 8)))
+        block = min(8, self.extent - start)
+        values = np.zeros((count, self.k), np.float32)
+        if block >= 3:
+            one, half, last = (start + where.permutation(block)[:3]).tolist()
+            if side == 0 and self.dtype is DType.E4M3:  # four significant bits: the odd last bit is a product of its own with the half
+                values[:, one] = 1 + rng.integers(0, 8, count) / 8
+                values[:, half] = 3 * 2.0**-5
+                values[:, last] = -(2.0 ** (rng.integers(-1, 2, count) - kept - hair))
+            elif side == 0:
+                values[:, one] = 1 + (2 * rng.integers(0, 2 ** (fraction - 1), count) + 1) / 2.0**fraction
+                values[:, half] = 2.0 ** -(fraction + 1)
+                values[:, last] = -(2.0 ** (rng.integers(-1, 2, count) - kept - hair))
+            else:
+                scale = rng.choice(np.array([-1, 1], np.float32), count) * 2.0 ** rng.integers(0, 3, count)
+                values[:, one] = scale
+                values[:, half] = scale * (2.0 ** (4 - fraction) if self.dtype is DType.E4M3 else 1)
+                values[:, last] = scale * 2.0**hair
+        return encode_rn(values, self.dtype)
 
     def _cancel(self, bits: np.ndarray, side: int) -> None:
         """Give pairs of indices the same column of B and opposite columns of A: their products cancel exactly."""

@@ -85,7 +85,8 @@ def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, S
             yield "scalar fma, to nearest", None, variant
         seen: list[Row] = []
         for name, row in _rows(context):
-            if row.products >= width and row not in seen:
+            # steps are listed one by one, so rows that differ only in how many products they could take give the same bits
+            if row.products >= width and all((row.fraction_bits, row.result_bits) != (r.fraction_bits, r.result_bits) for r in seen):
                 seen.append(row)
                 yield f"{name}, toward zero", row, variant
         for row in seen[:1]:
@@ -93,7 +94,7 @@ def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, S
 
 
 def _variants(tree: SumTree) -> Iterator[SumTree]:
-    """Sums that have one and the same tree: a chain of single indices begins where two meet; a lone last index may be added or be a step."""
+    """Sums of one and the same tree: a chain of single indices begins where two meet, a lone last index may be added or be a step."""
     singles = _single_steps(tree)
     if singles is not None:
         yield singles

@@ -28,6 +28,10 @@ VERSION = "0.1.0"
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
 _SM_COUNT = 132
+# The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
+# where a draw has 16 different rows and columns (16x16x300000: 380 MB), 2.5 kB where it has 32: both limits stay below 6 GB.
+_MOST_BYTES = 2**30
+_MOST_K = 2**20
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 
 
@@ -54,7 +58,12 @@ class SimulatedLibrary:
         """The stand-in cost model. Declines what the simulator does not execute."""
         refused = _refused(problem)
         if refused:
-            return Declined(DeclineReason.UNSUPPORTED, refused, "the simulated library does plain GEMMs: no batch, no epilogue, alpha 1, beta 0")
+            return Declined(DeclineReason.UNSUPPORTED, f"the simulated library does not do {refused}",
+                            "fp16, bf16 or e4m3, output in the input dtype or fp32, no batch, no epilogue, alpha 1, beta 0")
+        if problem.total_bytes > _MOST_BYTES or problem.k > _MOST_K:
+            what = f"K = {problem.k}" if problem.k > _MOST_K else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
+            return Declined(DeclineReason.TOO_LARGE, f"{what} are too much to simulate",
+                            f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {_MOST_K}")
         return _Model(problem, preference, self).answer()
 
     def descriptor(self, problem: Problem, answer: Answer) -> GEMMDesc:
@@ -81,6 +90,8 @@ def _refused(problem: Problem) -> str:
         return "a batch, an epilogue, alpha or beta"
     if plain.compute_type is not ComputeType.FP32 or plain.a_dtype not in (DType.FP16, DType.BF16, DType.E4M3):
         return f"{plain.a_dtype} inputs with compute type {plain.compute_type}"
+    if plain.b_dtype is not plain.a_dtype:
+        return f"{plain.a_dtype} inputs with {plain.b_dtype} ones"
     if plain.d_dtype not in (DType.FP32, DType.FP16, DType.BF16) or plain.d_dtype not in (DType.FP32, plain.a_dtype) and not plain.a_dtype.is_fp8:
         return f"{plain.a_dtype} inputs with {plain.d_dtype} output"
     if any(getattr(plain, f"{x}_scale") for x in "abcd"):
@@ -142,7 +153,7 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
         if library.drops_tail:
             summed = min(k, span * answer.splitk_num)
     elif answer.splitk_num > 1:
-        cuts.append(KCut(-(-k // answer.splitk_num // 8) * 8 + (8 if k % answer.splitk_num else 0)))
+        cuts.append(KCut(-(-k // answer.splitk_num // 8) * 8))  # K = 513 in eight parts of 72 (DESIGN fact 3)
     partial = p.d_dtype if answer.reduction_scheme == OUTPUT_TYPE else DType.FP32
     common: dict[str, Any] = {"k": k, "k_summed": summed, "input_dtype": p.a_dtype, "output_dtype": p.d_dtype,
                               "partial_dtype": partial if cuts else DType.FP32}

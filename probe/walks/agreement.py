@@ -1,7 +1,7 @@
 """Before any walk: do all elements of the output share one order, and do two runs agree?
 
-Every element is given the same dot product, whose exact value is zero and whose computed value is therefore nothing but rounding; elements that
-add in different orders give different bytes.
+Every element is given the same dot product, whose exact value is zero and whose computed value is therefore nothing but rounding;
+elements that add in different orders give different bytes.
 """
 
 from __future__ import annotations

@@ -151,6 +151,11 @@ def _check_cuts(reader: Reader, before: int, ahead: list[int], extent: int) -> i
             windows.append((back, cut))
             want.append(cut - back)
             owner.append(i)
+        elif cut + 1 == extent and cut - start > 1:  # no pair lies behind the cut: the last one before it leaves out the lone index
+            pairs.append((cut - 2, cut - 1))
+            windows.append((cut, cut + 1))
+            want.append(1)
+            owner.append(i)
     if not pairs:
         return len(ahead)
     left = reader.survivors(np.array(pairs, np.int64), np.array(windows, np.int64))
@@ -181,7 +186,8 @@ def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.rand
     """The steps of every loop: read at the ends of one loop of each length, extended evenly, and sampled everywhere."""
     first, forms = pieces[0], {}
     seen = sizes[:first.stop - 1]
-    known = np.arange(int((seen < PREFIX + 2).sum()) if first.stop > PREFIX else len(seen), dtype=np.int64)  # steps that end within the prefix
+    closed = int((seen < PREFIX + 2).sum()) if first.stop > PREFIX else len(seen)  # their steps end within the prefix
+    known = np.arange(closed, dtype=np.int64)
     tail = np.arange(max(len(known), first.stop - 1 - SUFFIX), first.stop - 1, dtype=np.int64)
     ends = np.concatenate([seen[:len(known)], _step_ends(reader, tail, np.full(len(tail), first.stop))])
     shape = _shape(np.concatenate([known, tail]), ends, first.stop)
@@ -226,7 +232,7 @@ def _shape(ms: np.ndarray, ends: np.ndarray, length: int) -> list[int] | None:
             width = bounds[-1] - (bounds[-2] if len(bounds) > 1 else 0)
             bounds.extend(range(bounds[-1] + width, end, width))
         last = bounds[-1] if bounds else 0
-        if end < last or bounds and m + 1 < last < end:
+        if end < last or (bounds and m + 1 < last < end):
             return None
         if end > last:
             bounds.append(end)

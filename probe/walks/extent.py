@@ -44,4 +44,4 @@ def _missing(reader: Reader, windows: np.ndarray) -> np.ndarray | Declined:
     left = reader.survivors(np.full((len(windows), 2), -1, np.int64), windows)
     if (left == UNCANCELLED).any():
         return Declined(DeclineReason.TREE_UNREADABLE, "units alone do not add up to a whole number")
-    return (windows[:, 1] - windows[:, 0]) - left
+    return np.asarray((windows[:, 1] - windows[:, 0]) - left)

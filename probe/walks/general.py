@@ -122,9 +122,6 @@ def loops_of(node: Node, representatives: np.ndarray) -> SumTree | Declined:
             tree = Joint(tuple(p for p in parts if not isinstance(p, Declined)))
             continue
         run = run_of(tuple(int(representatives[leaf]) for leaf in one.leaves))
-        if isinstance(tree, Loop):
-            tree = Loop(tree.before, join_runs(tree.runs, (run,)))
-        else:
-            tree = Loop(tree, (run,))
+        tree = Loop(tree.before, join_runs(tree.runs, (run,))) if isinstance(tree, Loop) else Loop(tree, (run,))
     assert tree is not None
     return tree

@@ -7,13 +7,14 @@ output counts exactly and than may precede L.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from probe.errors import UsageError
 from probe.formats import decode
 from probe.inputs.operands import Operands
-from probe.inputs.probes import EXPERIMENT_FIELDS, Axis, Pair, ProbeOperands
+from probe.inputs.probes import Axis, Pair, ProbeOperands
 from probe.problem import DType
 from probe.summing import Cells, Summing
 
@@ -153,4 +154,4 @@ class Reader:
         if len(spots) <= self.capacity:
             return [(lo, hi)]
         edges = [lo, *(int(s) for s in spots[self.capacity::self.capacity]), hi]
-        return list(zip(edges[:-1], edges[1:], strict=True))
+        return list(pairwise(edges))

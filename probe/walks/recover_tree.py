@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.errors import Declined, DeclineReason
+from probe.problem import DType
 from probe.schedule import ZERO, Row, Term, add, mma
-from probe.schedule.terms import DType
 from probe.walks.check import every_index, random_check
 from probe.walks.contiguous import contiguous_tree, prefix_experiments
 from probe.walks.extent import extent_windows, summed_extent
@@ -45,7 +45,8 @@ def recover_tree(reader: Reader, seed: int, exhaustive: bool = False) -> WalkRes
     if tree is not None and _confirmed(reader, tree, extent, rng, exhaustive):
         return WalkResult(tree, extent, "adaptive", reader.launches, reader.experiments)
     if extent > GENERAL_LIMIT:
-        return Declined(DeclineReason.TREE_UNREADABLE, f"the sum is not made of regular intervals, and {extent} indices are too many for the general walk",
+        return Declined(DeclineReason.TREE_UNREADABLE,
+                        f"the sum is not made of regular intervals, and {extent} indices are too many for the general walk",
                         f"K up to {GENERAL_LIMIT}")
     everything = np.arange(extent, dtype=np.int64)
     node = tree_over(reader, everything)

@@ -91,7 +91,8 @@ def report(path: Path) -> str:
         "the dataset by `python -m benchmarks.walk --data`.", "",
         "walk: the launches and the time from the first experiment to the tree and its checks. all: every step, from asking to the "
         "proof on fresh draws, the simulation on the host's CPU included. FPRev: launches of its algorithm, as we read it, on the same "
-        "tree with as many probes a launch; in brackets with all calls of one depth packed together, which the published algorithm does not do.", "",
+        "tree with as many probes a launch; in brackets with all calls of one depth packed together, which the published algorithm does "
+        "not do.", "",
         "| problem | algo, split | recovered | k summed | verdict | dot products | walk launches | walk ms | all ms | FPRev launches |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for r in rows:

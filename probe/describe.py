@@ -193,7 +193,7 @@ def _partings(term: Term, outermost: bool) -> Iterator[tuple[list[Term], Join, D
     if len(back) > 2:
         yield back, Join.CHAIN, Direction.BACKWARD
     last = back[-1]
-    if outermost and isinstance(last, Fold) and last.dtype == dtype_of(term):  # a last part that is a single loop folds into the sum before it
+    if outermost and isinstance(last, Fold) and last.dtype == dtype_of(term):  # a last part of a single loop folds into the sum before it
         split = _left_spine(last)
         yield [*back[:-1], join_parts(split[:-1], Join.CHAIN, Direction.FORWARD, last.dtype), split[-1]], Join.CHAIN, Direction.BACKWARD
     if outermost and len(back) > 3:  # the spine runs on into a last part that is a sum itself

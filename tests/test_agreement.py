@@ -91,7 +91,8 @@ def test_two_schedules_that_are_equal_are_one_class() -> None:
     assert isinstance(got, Agreement) and got.classes == 1
 
 
-@pytest.mark.parametrize("labels", [left_right(8, 12, 6), left_right(8, 12, 11), checkered(6, 6), np.array([[0, 1]])], ids=["half", "one", "chess", "2"])
+@pytest.mark.parametrize("labels", [left_right(8, 12, 6), left_right(8, 12, 11), checkered(6, 6), np.array([[0, 1]])],
+                         ids=["half", "one", "chess", "2"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_classes_are_exactly_the_elements_that_share_an_order(labels: np.ndarray, seed: int) -> None:
     summing = Patchwork(labels, [desc(600).schedule(), desc(600, k_cuts=(KCut(208),)).schedule()], 600, DType.FP16, DType.FP32)

@@ -156,6 +156,7 @@ def test_a_refuted_point_is_recorded_as_that(monkeypatch: Patch, tmp_path: Path)
 
 def test_ambiguous_exits_1_and_lists_what_stands(monkeypatch: Patch, capsys: Caught) -> None:
     monkeypatch.setattr("probe.recovery.settle._ROUNDS", 0)  # no draw is compared, so nothing is refuted
+    monkeypatch.setattr("probe.recovery.settle._LAST_KINDS", ())
     assert call(monkeypatch, Oracle()) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("verdict    AMBIGUOUS") for line in lines) and any(line.startswith("or ") for line in lines)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
+from strategies import gemm_descs
 
 from probe.compare import compare
 from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
@@ -20,7 +21,6 @@ from probe.proof import LEAST_ELEMENTS, Outcome, Proof, prove
 from probe.schedule import Row, Term, steps
 from probe.simulator.library import SimulatedSumming
 from probe.tensorcore import row_for
-from strategies import gemm_descs
 
 # Compare
 
@@ -69,7 +69,8 @@ def test_only_the_chosen_elements_are_compared() -> None:
     assert compare(library, model, DType.FP16, np.zeros((2, 2), bool)).elements == 0
 
 
-@pytest.mark.parametrize("model", [np.zeros((2, 3), np.uint16), np.zeros((2, 2), np.uint32), np.zeros(4, np.uint16), np.zeros((1, 2, 2), np.uint16)])
+@pytest.mark.parametrize("model", [np.zeros((2, 3), np.uint16), np.zeros((2, 2), np.uint32), np.zeros(4, np.uint16),
+                                   np.zeros((1, 2, 2), np.uint16)])
 def test_outputs_that_do_not_fit_are_refused(model: np.ndarray) -> None:
     with pytest.raises(UsageError):
         compare(np.zeros((2, 2), np.uint16), model, DType.FP16)
@@ -86,8 +87,8 @@ ROW = row_for(90, DType.FP16)
 
 
 def desc(k: int = 300, **others: object) -> GEMMDesc:
-    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP16, "row": ROW, "instruction_k": 16,
-                                 "instruction": Instruction.WGMMA}
+    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP16, "row": ROW,
+                                 "instruction_k": 16, "instruction": Instruction.WGMMA}
     return GEMMDesc(**(common | others))  # type: ignore[arg-type]
 
 
@@ -125,7 +126,7 @@ def test_the_true_schedule_is_confirmed(output: DType) -> None:
         assert proof.outcome is Outcome.CONFIRMED
         assert proof.differing == 0 and proof.first is None and proof.first_draw == ""
         assert proof.elements >= LEAST_ELEMENTS and proof.compared >= proof.elements
-        assert [kind for kind, _ in proof.draws] == [str(kind) for kind in DrawKind]
+        assert [kind for kind, _ in proof.draws] == [str(kind) for kind in DrawKind if kind is not DrawKind.TIE]  # ties serve to choose
         assert proof.bound == 3 / proof.elements
 
 
@@ -212,7 +213,8 @@ def mutants(record: GEMMDesc) -> list[GEMMDesc]:
         changes += [{"k_cuts": rest}]
         changes += [{"k_cuts": (replace(head, span=max(1, head.span + move)), *rest)} for move in (-8, 8, record.instruction_k)]
         changes += [{"k_cuts": (replace(head, join=join, direction=direction), *rest)} for join, direction in
-                    [(Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD), (Join.BUTTERFLY, Direction.UP), (Join.BUTTERFLY, Direction.DOWN)]]
+                    [(Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD), (Join.BUTTERFLY, Direction.UP),
+                     (Join.BUTTERFLY, Direction.DOWN)]]
         changes += [{"partial_dtype": out, "merge_dtype": merge} for out, merge in
                     [(DType.FP32, DType.FP32), (record.output_dtype, DType.FP32), (record.output_dtype, record.output_dtype)]]
     else:
@@ -237,7 +239,7 @@ def sample(count: int, accept: Callable[[GEMMDesc], bool]) -> list[GEMMDesc]:
 
 
 def bytes_may_show(record: GEMMDesc, mutant: GEMMDesc) -> bool:
-    """Another schedule, and not one of two kinds that give the same bytes by nature (the walks tell the second one apart, nothing the first)."""
+    """Another schedule, and not one of two kinds that give the same bytes by nature (walks tell the second apart, nothing the first)."""
     if mutant.schedule() == record.schedule():
         return False
     if record.row is not None and mutant.row is not None and mutant.row.products > record.row.products:
@@ -270,7 +272,8 @@ def test_every_mutant_of_a_sample_with_fp32_parts_is_caught() -> None:
 
 
 def test_nearly_every_mutant_of_a_sample_with_parts_in_the_output_dtype_is_caught() -> None:
-    """Not all: what a part written in 16 bits rounds away, and the order in which fp32 adds a few such parts, no bytes show. The walks do."""
+    """Not all: what a part written in 16 bits rounds away, and the order in which fp32 adds a few such parts, no bytes show; walks do.
+    Of 254 mutants 14 were missed when this was written."""
     tried, missed = caught(sample(36, lambda record: record.partial_dtype is not DType.FP32))
     assert tried >= 30
     assert len(missed) <= tried // 5

@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError, replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import gemm_descs
 
 from probe.describe import canonical, describe, forms_of
 from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
@@ -15,7 +16,6 @@ from probe.errors import UsageError
 from probe.problem import DType
 from probe.schedule import ZERO, Row, Run, Term, add, cast, contiguous_runs, fma, mma, run_of, steps
 from probe.tensorcore import row_for
-from strategies import gemm_descs
 
 ROW = row_for(90, DType.FP16)
 _SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
@@ -23,8 +23,8 @@ _SETTINGS = settings(max_examples=150, deadline=None, derandomize=True)
 
 def desc(k: int, **others: object) -> GEMMDesc:
     """An fp16 record of one accumulator, fp32 output, but for what is named."""
-    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP32, "row": ROW, "instruction_k": 16,
-                                 "instruction": Instruction.WGMMA}
+    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP32, "row": ROW,
+                                 "instruction_k": 16, "instruction": Instruction.WGMMA}
     return GEMMDesc(**(common | others))  # type: ignore[arg-type]
 
 
@@ -63,7 +63,7 @@ def test_the_short_turn_runs_where_the_record_says() -> None:
     first = replace(last, short_turn=ShortTurn.FIRST)
     assert [len(s) for s in steps(last.schedule())] == [16, 16, 16, 16, 8]
     assert [len(s) for s in steps(first.schedule())] == [8, 16, 16, 16, 16]
-    assert list(steps(first.schedule()))[0] == tuple(range(8))
+    assert next(steps(first.schedule())) == tuple(range(8))
 
 
 def test_the_residue_goes_first_in_every_part_as_read_on_129x65x513() -> None:
@@ -206,9 +206,9 @@ def test_records_of_one_schedule_have_one_canonical_form_and_others_do_not(one: 
 @pytest.mark.parametrize(("record", "plain"), [
     (desc(576, k_loop_step=64), desc(576)),  # the step divides K: nothing shows it
     (desc(600, k_loop_step=64), desc(600)),  # its short turn is last, where the loop has one anyway
-    (desc(600, k_loop_step=64, short_turn=ShortTurn.FIRST), desc(600, k_loop_step=32, short_turn=ShortTurn.FIRST)),  # 24, then 18 steps of 32
+    (desc(600, k_loop_step=64, short_turn=ShortTurn.FIRST), desc(600, k_loop_step=32, short_turn=ShortTurn.FIRST)),  # 24, then 18 of 32
     (desc(576, short_turn=ShortTurn.FIRST), desc(576)),
-    (desc(14, k_loop_step=128, short_turn=ShortTurn.FIRST), replace(desc(14), instruction_k=14, k_loop_step=14)),  # one instruction, not full
+    (desc(14, k_loop_step=128, short_turn=ShortTurn.FIRST), replace(desc(14), instruction_k=14, k_loop_step=14)),  # one, not full
     (desc(576, k_cuts=(KCut(1408),)), desc(576)),  # the cut is never reached
     (desc(576, k_cuts=(KCut(1408),), partial_dtype=DType.BF16, merge_dtype=DType.BF16), desc(576)),
     (desc(576, partial_dtype=DType.BF16, merge_dtype=DType.BF16), desc(576)),  # dtypes of parts that are not there

@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import gemm_descs, general_terms
 
 from probe.descriptor import Direction, GEMMDesc, Instruction, KCut
 from probe.errors import UsageError
@@ -44,7 +45,6 @@ from probe.schedule import (
     term_to_json,
 )
 from probe.tensorcore import row_for
-from strategies import gemm_descs, general_terms
 
 ROW = row_for(90, DType.FP16)
 NARROW = Row(4, 25)
@@ -365,8 +365,8 @@ def test_junk_is_no_schedule(junk: object) -> None:
 
 
 def _long(k: int, **others: object) -> GEMMDesc:
-    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP16, "row": ROW, "instruction_k": 16,
-                                 "instruction": Instruction.WGMMA}
+    common: dict[str, object] = {"k": k, "k_summed": k, "input_dtype": DType.FP16, "output_dtype": DType.FP16, "row": ROW,
+                                 "instruction_k": 16, "instruction": Instruction.WGMMA}
     return GEMMDesc(**(common | others))  # type: ignore[arg-type]
 
 

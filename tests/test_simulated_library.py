@@ -50,7 +50,8 @@ FAMILIES = {
     "short first": (gemm(16, 9, 100), PLAIN, CUTLASS_SHORT_FIRST, 1, "single accumulator"),
     "split, short first": (gemm(9, 16, 513), PLAIN, CUTLASS_SHORT_FIRST, 8, "split-K in 8 parts, single accumulator"),
     "per instruction": (gemm(16, 9, 100, layout=Layout.NT), PLAIN, CUTLASS_SINGLE, 1, "per-instruction accumulation"),
-    "split, per instruction": (gemm(9, 16, 513, layout=Layout.TT), PLAIN, CUTLASS_SINGLE, 8, "split-K in 8 parts, per-instruction accumulation"),
+    "split, per instruction": (gemm(9, 16, 513, layout=Layout.TT), PLAIN, CUTLASS_SINGLE, 8,
+                               "split-K in 8 parts, per-instruction accumulation"),
     "e4m3, fast accumulation": (gemm(16, 16, 512, E4M3, fast_accumulation=True), PLAIN, NVJET, 1, "single accumulator"),
     "e4m3, promoted": (gemm(16, 16, 512, E4M3), PLAIN, NVJET, 1, "promoted every 128"),
     "e4m3, split, fast accumulation": (gemm(16, 16, 2048, E4M3, fast_accumulation=True), PLAIN, NVJET, 3, "split-K in 3 parts"),
@@ -110,8 +111,8 @@ def test_a_workspace_that_is_one_byte_too_small_means_no_split() -> None:
         assert LIBRARY.descriptor(problem, answer).k_cuts == ()
 
 
-@pytest.mark.parametrize(("mask", "scheme", "parts"), [(0, 0, 1), (1, 0, 1), (2, COMPUTE_TYPE, 3), (4, OUTPUT_TYPE, 3), (6, COMPUTE_TYPE, 3),
-                                                       (7, COMPUTE_TYPE, 3)])
+@pytest.mark.parametrize(("mask", "scheme", "parts"), [
+    (0, 0, 1), (1, 0, 1), (2, COMPUTE_TYPE, 3), (4, OUTPUT_TYPE, 3), (6, COMPUTE_TYPE, 3), (7, COMPUTE_TYPE, 3)])
 def test_the_reduction_mask_chooses_how_parts_are_held(mask: int, scheme: int, parts: int) -> None:
     answer = ask(gemm(16, 16, 2056), Preference(reduction_scheme_mask=mask))
     assert (answer.reduction_scheme, answer.splitk_num) == (scheme, parts)
@@ -133,8 +134,9 @@ def test_a_dropped_tail_follows_the_rule_measured_on_13_1_and_can_be_switched_of
 
 
 @pytest.mark.parametrize(("problem", "word"), [
-    (gemm(16, 16, 64, batch_count=2), "batch"), (gemm(16, 16, 64, epilogue=Epilogue.RELU), "epilogue"), (gemm(16, 16, 64, alpha=2.0), "alpha"),
-    (gemm(16, 16, 64, beta=1.0), "beta"), (gemm(16, 16, 64, compute_type=ComputeType.FP16), "compute type"), (gemm(16, 16, 64, FP32), "fp32"),
+    (gemm(16, 16, 64, batch_count=2), "batch"), (gemm(16, 16, 64, epilogue=Epilogue.RELU), "epilogue"),
+    (gemm(16, 16, 64, alpha=2.0), "alpha"), (gemm(16, 16, 64, beta=1.0), "beta"),
+    (gemm(16, 16, 64, compute_type=ComputeType.FP16), "compute type"), (gemm(16, 16, 64, FP32), "fp32"),
     (gemm(16, 16, 64, FP16, BF16), "output"), (gemm(16, 16, 64, E4M3, FP16, d_scale=False, a_scale=True), "scales"),
     (replace(gemm(16, 16, 64, E4M3), b_dtype=DType.E5M2), "e5m2"),
 ], ids=lambda x: x if isinstance(x, str) else "")
@@ -244,7 +246,8 @@ def test_a_walk_says_the_seed_that_repeats_it() -> None:
 
 @pytest.mark.parametrize(("problem", "word"), [
     (gemm(16, 16, 64, FP32), "fp32"), (gemm(16, 16, 64, batch_count=2), "batch"), (gemm(16, 16, 64, alpha=2.0), "alpha"),
-    (gemm(16, 16, 64, epilogue=Epilogue.RELU), "epilogue"), (gemm(16, 16, 64, E4M3, a_scale=True), "scales")], ids=["fp32", "batch", "alpha", "relu", "scale"])
+    (gemm(16, 16, 64, epilogue=Epilogue.RELU), "epilogue"), (gemm(16, 16, 64, E4M3, a_scale=True), "scales")],
+    ids=["fp32", "batch", "alpha", "relu", "scale"])
 def test_what_no_walk_is_known_for_is_declined_before_asking(problem: Problem, word: str) -> None:
     class Untouchable(SimulatedOracle):
         def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from strategies import gemm_descs, general_terms
 
 from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
 from probe.errors import Declined, DeclineReason, UsageError
@@ -21,7 +22,6 @@ from probe.walks.extent import summed_extent
 from probe.walks.pairs import contiguous_walk, strided_walk
 from probe.walks.reader import UNCANCELLED, Reader, places_for
 from probe.walks.recover_tree import WalkResult, recover_tree, shape_term
-from strategies import gemm_descs, general_terms
 
 ROW = row_for(90, DType.FP16)
 _SETTINGS = settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -82,7 +82,8 @@ def test_a_reading_of_a_permuted_tree_counts_the_masked_leaves_under_the_node(da
     k = leaf_count(term)
     reader = reader_for(term, k, dtype)
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=k, max_size=k)))
-    pairs = np.array(data.draw(st.lists(st.lists(st.integers(0, k - 1), min_size=2, max_size=2, unique=True), min_size=6, max_size=6)), np.int64)
+    two = st.lists(st.integers(0, k - 1), min_size=2, max_size=2, unique=True)
+    pairs = np.array(data.draw(st.lists(two, min_size=6, max_size=6)), np.int64)
     under = [{i for step in steps(joined(term, a, b)) for i in step} - {a, b} for a, b in pairs.tolist()]
     windows = np.tile(np.array([[0, k]]), (len(pairs), 1))
     assert reader.lost(pairs, windows, mask).tolist() == [sum(mask[i] for i in node) for node in under]
@@ -214,7 +215,8 @@ def test_the_extent_that_is_summed_is_found(dtype: DType, extent: int) -> None:
 
 
 @pytest.mark.parametrize("summed", [
-    [(0, 32), (40, 100)], [(8, 100)], [(0, 32), (40, 92)], [(0, 92), (93, 94)], [(0, 16), (84, 100)], [(50, 100)], [(0, 1), (99, 100)]], ids=str)
+    [(0, 32), (40, 100)], [(8, 100)], [(0, 32), (40, 92)], [(0, 92), (93, 94)], [(0, 16), (84, 100)], [(50, 100)], [(0, 1), (99, 100)],
+], ids=str)
 @pytest.mark.parametrize("output", [DType.FP32, DType.FP16])
 def test_a_summed_extent_that_is_no_prefix_is_declined(summed: list[tuple[int, int]], output: DType) -> None:
     term: Term = ZERO
@@ -290,7 +292,8 @@ _FAMILIES = {
 
 def _same_nodes(found: Term, truth: Term) -> bool:
     k = leaf_count(truth)
-    pairs = np.array([(i, j) for i in range(0, k, 7) for j in range(i + 1, k, 5)] + [(i, i + 1) for i in range(k - 1)], np.int64).reshape(-1, 2)
+    far, near = [(i, j) for i in range(0, k, 7) for j in range(i + 1, k, 5)], [(i, i + 1) for i in range(k - 1)]
+    pairs = np.array(far + near, np.int64).reshape(-1, 2)
     windows = np.tile(np.array([[0, k]]), (len(pairs), 1))
     return bool((predicted(found, pairs, windows) == predicted(truth, pairs, windows)).all())
 
@@ -344,6 +347,16 @@ def test_three_single_multiply_adds_are_told_from_one_step_of_three() -> None:
     assert isinstance(chain, WalkResult)
     assert _same_nodes(shape_term(chain.tree), fma(ZERO, contiguous_runs(0, 3, 1)))
     assert not _same_nodes(shape_term(chain.tree), _part(0, 3))
+
+
+@pytest.mark.parametrize(("k", "turn"), [(225, ShortTurn.FIRST), (233, ShortTurn.FIRST), (249, ShortTurn.FIRST), (249, ShortTurn.LAST)])
+def test_a_short_last_part_is_not_taken_for_steps_of_its_neighbours(k: int, turn: ShortTurn) -> None:
+    """K = 249 in parts of 72 ends in 16, 16, 1; K = 225 in one step of nine where its neighbours begin with eight and go on."""
+    record = desc(k, use_fast_accum=False, k_cuts=(KCut(72),), k_loop_step=64, short_turn=turn)
+    for seed in (5, 6, 7):
+        walked = recover_tree(reader_of(record, 32, 32), seed)
+        assert isinstance(walked, WalkResult)
+        assert _same_nodes(shape_term(walked.tree), record.schedule()), seed
 
 
 def test_a_walk_is_a_function_of_its_seed() -> None:

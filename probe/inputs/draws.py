@@ -162,32 +162,32 @@ class Draw:
     def _tie(self, rng: np.random.Generator, count: int, side: int) -> np.ndarray:
         """Three products in one block of eight, zero elsewhere: 1 + odd / 2**(p - 1), half of its last bit, and -2**-f.
 
-        p - 1 is the fraction of the input dtype (which 16-bit outputs share with 16-bit inputs; e4m3 takes fp16 and bf16 in turn), f is one below, at, or
-        one above what an instruction keeps beside a term of exponent 0. Columns of B are scaled by signs and powers of two.
+        p - 1 is the fraction of the input dtype (which 16-bit outputs share with 16-bit inputs; e4m3 takes fp16 and bf16 in turn), f is
+        one below, at, or one above what an instruction keeps beside a term of exponent 0. Columns of B are scaled by signs and powers of
+        two.
         """
         fmt = format_of(self.dtype)
         fraction = fmt.fraction_bits if self.dtype is not DType.E4M3 else (10, 7)[self.index % 2]
-        kept, hair = (13, -4) if self.dtype is DType.E4M3 else (25, -13)
+        kept, hair = (13, -5) if self.dtype is DType.E4M3 else (25, -13)
         where = self._generator(2)
         start = 8 * int(where.integers(0, max(1, self.extent // 8)))
         block = min(8, self.extent - start)
         values = np.zeros((count, self.k), np.float32)
+        # one line of random numbers a row, so that a row does not depend on how many there are
+        odd, shift = rng.integers(0, 2**15, (count, 2)).T
         if block >= 3:
             one, half, last = (start + where.permutation(block)[:3]).tolist()
-            if side == 0 and self.dtype is DType.E4M3:  # four significant bits: the odd last bit is a product of its own with the half
-                values[:, one] = 1 + rng.integers(0, 8, count) / 8
-                values[:, half] = 3 * 2.0**-5
-                values[:, last] = -(2.0 ** (rng.integers(-1, 2, count) - kept - hair))
-            elif side == 0:
-                values[:, one] = 1 + (2 * rng.integers(0, 2 ** (fraction - 1), count) + 1) / 2.0**fraction
-                values[:, half] = 2.0 ** -(fraction + 1)
-                values[:, last] = -(2.0 ** (rng.integers(-1, 2, count) - kept - hair))
+            e4m3 = self.dtype is DType.E4M3  # four significant bits: the half needs both operands to reach its place
+            if side == 0:
+                values[:, one] = 1 + odd % 8 / 8 if e4m3 else 1 + (2 * (odd % 2 ** (fraction - 1)) + 1) / 2.0**fraction
+                values[:, half] = 3 * 2.0**-5 if e4m3 else 2.0 ** -(fraction + 1)
+                values[:, last] = -(2.0 ** (shift % 3 - 1 - kept - hair))
             else:
-                scale = rng.choice(np.array([-1, 1], np.float32), count) * 2.0 ** rng.integers(0, 3, count)
+                scale = np.where(odd % 2 == 0, 1.0, -1.0) * 2.0 ** (shift % 3)
                 values[:, one] = scale
-                values[:, half] = scale * (2.0 ** (4 - fraction) if self.dtype is DType.E4M3 else 1)
+                values[:, half] = scale * (2.0 ** (4 - fraction) if e4m3 else 1)
                 values[:, last] = scale * 2.0**hair
-        return encode_rn(values, self.dtype)
+        return np.asarray(encode_rn(values, self.dtype))
 
     def _cancel(self, bits: np.ndarray, side: int) -> None:
         """Give pairs of indices the same column of B and opposite columns of A: their products cancel exactly."""

@@ -40,7 +40,10 @@ class Settled:
 
 def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, seed: int,
            where: np.ndarray | None = None) -> Settled:
-    """Compare until one candidate is left, for three rounds and a last one of ties. where: bool (m, n), the elements that are compared; None for all."""
+    """Compare until one candidate is left, for three rounds and a last one of ties.
+
+    where: bool (m, n), the elements that are compared; None for all.
+    """
     standing = list(candidates)
     draws = elements = index = 0
     first: Difference | None = None

@@ -92,7 +92,8 @@ def _refused(problem: Problem) -> str:
         return f"{plain.a_dtype} inputs with compute type {plain.compute_type}"
     if plain.b_dtype is not plain.a_dtype:
         return f"{plain.a_dtype} inputs with {plain.b_dtype} ones"
-    if plain.d_dtype not in (DType.FP32, DType.FP16, DType.BF16) or plain.d_dtype not in (DType.FP32, plain.a_dtype) and not plain.a_dtype.is_fp8:
+    outputs = (DType.FP32, DType.FP16, DType.BF16) if plain.a_dtype.is_fp8 else (DType.FP32, plain.a_dtype)
+    if plain.d_dtype not in outputs:
         return f"{plain.a_dtype} inputs with {plain.d_dtype} output"
     if any(getattr(plain, f"{x}_scale") for x in "abcd"):
         return "scales"
@@ -108,7 +109,7 @@ class _Model:
     def answer(self) -> Answer:
         p = self.problem
         fp8 = p.a_dtype.is_fp8
-        aligned = fp8 or p.k % 8 == 0 and p.n % 8 == 0
+        aligned = fp8 or (p.k % 8 == 0 and p.n % 8 == 0)
         if not fp8 and p.k <= 32 and p.d_dtype is not DType.FP32:
             return self._make(FFMA, 1)
         split = self._split(aligned)

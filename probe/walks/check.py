@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from probe.schedule import Add, Mma, Term, inside, joined, leaf_count
+from probe.schedule import Mma, Term, inside, joined, leaf_count, prefix_terms
 from probe.walks.reader import UNCANCELLED, Reader
 
 _NEAR = 40  # half the pairs lie this close together, where steps are; the other half anywhere
@@ -21,17 +21,19 @@ def random_check(reader: Reader, term: Term, extent: int, rng: np.random.Generat
     pairs = np.stack([i, j], axis=1)[keep]
     size = min(reader.capacity, extent)
     lo = rng.integers(0, extent - size + 1, len(pairs))
-    if _ends_alone(term, extent):  # whether a lone last index is a step of the loop before it shows in no reading but this
+    if _lone_last(term, extent):
         pairs[-1], lo[-1] = (extent - 2, extent - 1), extent - size
     windows = np.stack([lo, lo + size], axis=1)
     return bool((reader.lost(pairs, windows) == predicted(term, pairs, windows)).all())
 
 
-def _ends_alone(term: Term, extent: int) -> bool:
+def _lone_last(term: Term, extent: int) -> bool:
+    """True where the last index alone is a second step in a sum of loops of one step each: whether it is that, or one more addend, shows in
+    no reading but that of the last pair."""
     node = joined(term, extent - 2, extent - 1)
-    if isinstance(node, Mma):
-        return node.runs[-1].width == node.runs[-1].count == 1
-    return isinstance(node, Add) and leaf_count(node.right) == 1
+    if not isinstance(node, Mma) or leaf_count(node) == extent or not node.runs[-1].width == node.runs[-1].count == 1:
+        return False
+    return sum(isinstance(t, Mma) and sum(run.count for run in t.runs) > 1 for t in prefix_terms(term)) == 1
 
 
 def every_index(reader: Reader, term: Term, extent: int) -> bool:

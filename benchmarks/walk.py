@@ -104,6 +104,9 @@ def report(path: Path) -> str:
     confirmed = sum(r["outcome"] == "confirmed" for r in rows)
     fewer = sum(r["walk_launches"] < r["fprev_launches_by_depth"] for r in rows)
     out += ["", f"{confirmed} of {len(rows)} confirmed. Fewer launches than FPRev, packed by depth, on {fewer} of {len(rows)}."]
+    unrun = [case.name for case in acceptance() if case.name not in {r["case"] for r in rows}]
+    if unrun:
+        out += ["", f"Not run in this dataset: {', '.join(unrun)}."]
     dropped = [r for r in rows if r["k_summed"] < r["k"]]
     if dropped:
         out += ["", "Dropped tails: " + "; ".join(f"{r['case']} sums {r['k_summed']} of {r['k']}" for r in dropped) + "."]

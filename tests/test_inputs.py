@@ -55,6 +55,9 @@ def test_kinds_and_sides_share_no_random_numbers(dtype: DType) -> None:
     square = [draw(dtype, kind, m=6, n=6) for kind in DrawKind]
     blocks = [d.a(np) for d in square] + [d.b(np) for d in square]
     assert len({b.tobytes() for b in blocks}) == len(blocks)
+    made_alike = [draw(dtype, kind, m=6, n=6, k=960).b(np) for kind in (DrawKind.SPREAD, DrawKind.CANCELLING, DrawKind.EDGE)]
+    fractions = [b & b.dtype.type((1 << format_of(dtype).fraction_bits) - 1) for b in made_alike]
+    assert all((x == y).mean() < 0.3 for i, x in enumerate(fractions) for y in fractions[:i])
 
 
 @dtypes

@@ -410,6 +410,8 @@ def test_a_schedule_reads_as_the_line_that_a_user_sees() -> None:
     assert render_text(three.schedule()) == (
         "(0 | 0..15 | 16..31 | ... | 1392..1407) + (0 | 1408..1423 | 1424..1439 | ... | 2800..2815)"
         " + (0 | 2816..2831 | 2832..2847 | ... | 4080..4095) -> fp16")
+    assert render_text(_long(48).schedule()) == "0 | 0..15 | 16..31 | 32..47 -> fp16"
+    assert render_text(_long(64).schedule()) == "0 | 0..15 | 16..31 | ... | 48..63 -> fp16"
     assert render_text(_long(40, use_fast_accum=False).schedule()) == "(0 | 0..15) + (0 | 16..31) + (0 | 32..39) -> fp16"
     assert render_text(_long(5, row=None, instruction_k=1, instruction=Instruction.FMA).schedule()) == "0 | 0 | 1 | ... | 4 -> fp16"
 

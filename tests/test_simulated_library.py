@@ -48,6 +48,8 @@ FAMILIES = {
     "split": (gemm(16, 16, 2056, BF16, FP32), PLAIN, NVJET, 3, "split-K in 3 parts, single accumulator"),
     "split, parts in the output type": (gemm(16, 16, 2056, FP16), IN_OUTPUT_TYPE, NVJET, 3, "split-K in 3 parts, single accumulator"),
     "short first": (gemm(16, 9, 100), PLAIN, CUTLASS_SHORT_FIRST, 1, "single accumulator"),
+    "short first, of one index": (gemm(16, 9, 129), PLAIN, CUTLASS_SHORT_FIRST, 1, "single accumulator"),
+    "split, short first, of one index": (gemm(16, 9, 257), PLAIN, CUTLASS_SHORT_FIRST, 4, "split-K in 4 parts, single accumulator"),
     "split, short first": (gemm(9, 16, 513), PLAIN, CUTLASS_SHORT_FIRST, 8, "split-K in 8 parts, single accumulator"),
     "per instruction": (gemm(16, 9, 100, layout=Layout.NT), PLAIN, CUTLASS_SINGLE, 1, "per-instruction accumulation"),
     "split, per instruction": (gemm(9, 16, 513, layout=Layout.TT), PLAIN, CUTLASS_SINGLE, 8,

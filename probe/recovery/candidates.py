@@ -14,7 +14,7 @@ from probe.descriptor import GEMMDesc, Instruction
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.problem import DType
 from probe.schedule import ZERO, Row, Term, add, cast, fma, mma, run_of
-from probe.schedule.terms import join_runs
+from probe.schedule.terms import Run, join_runs
 from probe.tensorcore import row_for
 from probe.walks.tree import Joint, Loop, SumTree, loops
 
@@ -54,6 +54,10 @@ def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Decli
                 if desc is not None:
                     desc = replace(desc, instruction=_instruction(desc, context.sm))
                 out.append(Candidate(schedule, desc, (("step", name), *choices)))
+    if not out:
+        width = max(run.width for loop in loops(tree) for run in loop.runs)
+        return Declined(DeclineReason.FORM_UNKNOWN,
+                        f"a step sums {width} products at once, more than any known instruction of {context.input_dtype}")
     return tuple(out)
 
 
@@ -84,13 +88,17 @@ def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, S
         if width == 1:
             yield "scalar fma, to nearest", None, variant
         seen: list[Row] = []
+        nearest: tuple[Row, SumTree] | None = None
         for name, row in _rows(context):
+            listed = variant if width <= row.products else _lone_first(variant, row.products)
             # steps are listed one by one, so rows that differ only in how many products they could take give the same bits
-            if row.products >= width and all((row.fraction_bits, row.result_bits) != (r.fraction_bits, r.result_bits) for r in seen):
-                seen.append(row)
-                yield f"{name}, toward zero", row, variant
-        for row in seen[:1]:
-            yield f"matrix instruction of sm_{context.sm}, to nearest", replace(row, nearest=True), variant
+            if listed is None or any((row.fraction_bits, row.result_bits) == (r.fraction_bits, r.result_bits) for r in seen):
+                continue
+            seen.append(row)
+            nearest = nearest or (replace(row, nearest=True), listed)
+            yield f"{name}, toward zero", row, listed
+        if nearest is not None:
+            yield f"matrix instruction of sm_{context.sm}, to nearest", *nearest
 
 
 def _variants(tree: SumTree) -> Iterator[SumTree]:
@@ -105,6 +113,24 @@ def _variants(tree: SumTree) -> Iterator[SumTree]:
         head, tail = tree.parts
         if isinstance(head, Loop) and isinstance(tail, Loop) and tail.before is None and sum(r.width * r.count for r in tail.runs) == 1:
             yield Loop(head.before, join_runs(head.runs, tail.runs))
+
+
+def _lone_first(tree: SumTree, products: int) -> SumTree | None:
+    """The tree with each first step that is one index too wide taken as a lone index and a full step, which meet in one node; None where
+    another step is too wide."""
+    if isinstance(tree, Joint):
+        parts = [_lone_first(p, products) for p in tree.parts]
+        return None if any(p is None for p in parts) else Joint(tuple(p for p in parts if p is not None))
+    before, runs = tree.before, tree.runs
+    if before is None and runs[0].width == products + 1:
+        (first, *others), rest = runs[0].step(0), runs[0].count - 1
+        further = (Run(runs[0].first + runs[0].advance, runs[0].pattern, rest, runs[0].advance if rest > 1 else 0),) if rest else ()
+        runs = join_runs((), (run_of((first,)), run_of(tuple(others)), *further, *runs[1:]))
+    elif before is not None:
+        before = _lone_first(before, products)
+        if before is None:
+            return None
+    return Loop(before, runs) if all(run.width <= products for run in runs) else None
 
 
 def _single_steps(tree: SumTree) -> SumTree | None:

@@ -203,6 +203,28 @@ def _partings(term: Term, outermost: bool) -> Iterator[tuple[list[Term], Join, D
         for direction in (Direction.DOWN, Direction.UP):
             if join_parts(leaves, Join.BUTTERFLY, direction, dtype_of(term)) == term:
                 yield leaves, Join.BUTTERFLY, direction
+        for parts in _grouped(term, leaves) if outermost else ():
+            for direction in (Direction.DOWN, Direction.UP):
+                if join_parts(parts, Join.BUTTERFLY, direction, dtype_of(term)) == term:
+                    yield parts, Join.BUTTERFLY, direction
+
+
+def _grouped(term: Term, leaves: list[Term]) -> Iterator[list[Term]]:
+    """The leaves of a butterfly gathered into parts that are sums themselves, for each size that the first part may have: the first part
+    stands somewhere on the leftmost path of the tree."""
+    dtype, node = dtype_of(term), term
+    while isinstance(node, Add | Fold) and node.dtype == dtype:
+        node = node.left if isinstance(node, Add) else node.previous
+        if not isinstance(node, Add | Fold):
+            return
+        size, groups = leaf_count(node), [[leaves[0]]]
+        for leaf in leaves[1:]:
+            if sum(map(leaf_count, groups[-1])) < size:
+                groups[-1].append(leaf)
+            else:
+                groups.append([leaf])
+        if len(groups) > 2 and all(sum(map(leaf_count, g)) == size for g in groups[:-1]):
+            yield [join_parts(group, Join.CHAIN, Direction.FORWARD, dtype) for group in groups]
 
 
 def _left_spine(term: Term) -> list[Term]:

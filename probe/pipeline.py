@@ -111,11 +111,11 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
         settled = settle(summing, possible, walked.extent, _stream(seed, _SETTLE), where)
     chosen = (settled.standing or possible)[0]
     proof = None
-    if len(settled.standing) == 1:
+    if len(settled.standing) <= 1:
         with clock.step("prove", summing):
             proof = prove(summing, chosen.schedule, walked.extent, _stream(seed, _PROVE), where)
-    elif not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
-        proof = refuted(settled.draws, settled.elements, settled.first, _stream(seed, _SETTLE))
+    if proof is not None and not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
+        proof = refuted(proof, settled.first)
     desc = preferred_form(chosen, context, captured)
     return ClassResult(
         elements=problem.m * problem.n if where is None else int(np.count_nonzero(where)), schedule=chosen.schedule, desc=desc,

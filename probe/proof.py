@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -102,9 +102,12 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
     return Proof(outcome, tuple((str(k), n) for k, n in counts.items()), elements, compared, differing, first, first_draw, seed)
 
 
-def refuted(draws: int, elements: int, first: Difference | None, seed: int) -> Proof:
-    """The proof of a schedule that fell while candidates were told apart: no fresh draw is needed to know it wrong."""
-    return Proof(Outcome.REFUTED, (("settling", draws),), elements, elements, 1, first, "a settling draw", seed)
+def refuted(proof: Proof, first: Difference | None) -> Proof:
+    """The proof of a schedule that fell while candidates were told apart, whatever its fresh draws say: their counts, which were taken, and
+    the element that made it fall where no fresh draw shows one."""
+    if proof.outcome is Outcome.REFUTED:
+        return proof
+    return replace(proof, outcome=Outcome.REFUTED, first=first, first_draw="a draw that told candidates apart")
 
 
 def _distinct(kind: DrawKind) -> int:

@@ -82,7 +82,7 @@ def walk(problem: Problem, summing: Summing, seed: int = 4) -> Point | Declined:
 
 def test_one_order_is_one_class() -> None:
     got = agreement(SimulatedSumming(9, 7, 300, desc(300).schedule(), DType.FP16, DType.FP32), 1)
-    assert got == Agreement(1, None, 3)
+    assert got == Agreement(1, None, 4)
 
 
 def test_two_schedules_that_are_equal_are_one_class() -> None:
@@ -99,7 +99,7 @@ def test_classes_are_exactly_the_elements_that_share_an_order(labels: np.ndarray
     got = agreement(summing, seed)
     assert isinstance(got, Agreement) and got.classes == 2 and got.labels is not None
     assert (got.labels == labels).all() or (got.labels == 1 - labels).all()
-    assert got.launches == summing.launches == 3
+    assert got.launches == summing.launches == 4
 
 
 def test_three_orders_are_three_classes() -> None:
@@ -161,6 +161,21 @@ def test_an_e4m3_class_with_no_element_on_the_diagonal_is_declined() -> None:
     summing = Patchwork(left_right(4, 16, 8), [one.schedule(), other.schedule()], 320, DType.E4M3, DType.FP32)
     got = walk(Problem.gemm(4, 16, 320, DType.E4M3, DType.FP32), summing)
     assert isinstance(got, Declined) and got.reason is DeclineReason.TREE_UNREADABLE and "diagonal" in got.text
+
+
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_a_library_that_takes_two_orders_in_turn_is_declined(period: int) -> None:
+    class InTurn(SimulatedSumming):
+        def outputs(self, batch: Sequence[tuple[Operands, Cells | None]]) -> list[np.ndarray]:
+            out = []
+            for entry in batch:
+                self.schedule = orders[self.launches % period == 0]
+                out += super().outputs([entry])
+            return out
+
+    orders = [desc(600).schedule(), desc(600, k_cuts=(KCut(208),)).schedule()]
+    got = agreement(InTurn(8, 8, 600, orders[0], DType.FP16, DType.FP32), 1)
+    assert isinstance(got, Declined) and got.reason is DeclineReason.NONDETERMINISTIC
 
 
 def test_a_library_that_does_not_repeat_itself_is_declined() -> None:

@@ -27,7 +27,7 @@ from probe.inputs.operands import Operands
 from probe.oracle import DeviceOracle, Opened, SimulatedOracle
 from probe.preference import Preference
 from probe.problem import DType, Problem
-from probe.schedule import ZERO, contiguous_runs, mma
+from probe.schedule import ZERO, Row, contiguous_runs, mma
 from probe.simulator.library import SimulatedLibrary, SimulatedSumming
 from probe.summing import Cells
 from probe.tensorcore import row_for
@@ -152,6 +152,21 @@ def test_a_refuted_point_is_recorded_as_that(monkeypatch: Patch, tmp_path: Path)
     assert row.outcome == "refuted" and row.first_difference.startswith("flat draw 0")
     draws = dict(one.split(":") for one in row.draws.split(","))
     assert row.outputs_differing == int(draws["flat"])  # one element of each
+
+
+def test_an_arithmetic_that_is_not_among_the_candidates_is_not_confirmed(monkeypatch: Patch, capsys: Caught) -> None:
+    """The tree is read rightly, no candidate sums like the library: exit 1 with counts that were taken, never a decline."""
+    odd = GEMMDesc(k=96, k_summed=96, input_dtype=DType.FP16, output_dtype=DType.FP16, row=Row(16, 20), instruction_k=16,
+                   instruction=Instruction.WGMMA).schedule()
+
+    class Other(Oracle):
+        def summing(self, problem: Problem, answer: Answer, preference: Preference) -> Any:
+            return SimulatedSumming(16, 16, 96, odd, DType.FP16, DType.FP16)
+
+    assert call(monkeypatch, Other(), "--json") == 1
+    (result,) = json.loads(capsys.readouterr().out)["classes"]
+    proof = result["proof"]
+    assert result["outcome"] == "refuted" and proof["elements"] >= 4096 and 1 < proof["differing"] < proof["compared"]
 
 
 def test_ambiguous_exits_1_and_lists_what_stands(monkeypatch: Patch, capsys: Caught) -> None:

@@ -271,3 +271,14 @@ def test_a_schedule_of_no_form_has_no_record() -> None:
         assert describe(term, 64, DType.FP16, DType.FP32) is None, term
     assert describe(part(0, 64), 64, DType.FP16, DType.FP16) is None  # ends in fp32
     assert describe(cast(DType.FP16, part(0, 64)), 64, DType.FP16, DType.FP16) is not None
+
+
+@pytest.mark.parametrize("direction", [Direction.UP, Direction.DOWN])
+@pytest.mark.parametrize(("k", "span"), [(98, 24), (600, 120), (513, 72)])
+def test_a_butterfly_of_parts_that_are_sums_themselves_is_described(k: int, span: int, direction: Direction) -> None:
+    cut = KCut(span, join=Join.BUTTERFLY, direction=direction)
+    for others in ({"use_fast_accum": False}, {"k_cuts": (cut, KCut(32))}):
+        record = desc(k, **({"k_cuts": (cut,)} | others))
+        found = describe(record.schedule(), k, DType.FP16, DType.FP32)
+        assert found is not None and found.schedule() == record.schedule()
+        assert found.k_cuts[0] == cut or direction is Direction.UP  # neighbours that pair first may also be a chain of twice the span

@@ -257,3 +257,9 @@ def test_what_no_walk_is_known_for_is_declined_before_asking(problem: Problem, w
 
     got = walk_problem(problem, PLAIN, Opened(Untouchable(), ""))
     assert isinstance(got, Declined) and got.reason is DeclineReason.UNSUPPORTED and word in got.text
+
+
+def test_inputs_that_its_sm_has_no_instruction_for_are_declined() -> None:
+    declined = SimulatedLibrary(sm=80).ask(Problem.gemm(16, 16, 64, DType.E4M3), Preference())
+    assert isinstance(declined, Declined) and declined.reason is DeclineReason.UNSUPPORTED and "e4m3" in declined.text
+    assert not isinstance(SimulatedLibrary(sm=80).ask(Problem.gemm(16, 16, 64, DType.FP16), Preference()), Declined)

@@ -170,6 +170,6 @@ def _verdict(result: ClassResult) -> list[Line]:
         text = (f"CONFIRMED: the simulated schedule gives the library's bytes; 0 of {proof.elements:,} dot products differ, "
                 f"below {proof.bound:.1e} at 95 %")
     else:
-        text = (f"NOT CONFIRMED: {proof.differing:,} of {proof.compared:,} output elements differ, the first in "
-                f"{proof.first_draw}: {proof.first}")
+        text = (f"NOT CONFIRMED: {proof.differing:,} of {proof.compared:,} output elements differ on fresh draws; the first difference, "
+                f"in {proof.first_draw}: {proof.first}")
     return [*_wrapped("verdict", text, style), *_wrapped("", f"fresh draws: {draws}; {proof.compared:,} output elements compared")]

@@ -15,7 +15,7 @@ import numpy as np
 
 from probe.answer import Answer
 from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
-from probe.errors import Declined, DeclineReason, EnvironmentProblem
+from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.inputs.operands import Operands
 from probe.preference import Preference
 from probe.problem import ComputeType, DType, Epilogue, Problem
@@ -64,6 +64,10 @@ class SimulatedLibrary:
             what = f"K = {problem.k}" if problem.k > _MOST_K else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
             return Declined(DeclineReason.TOO_LARGE, f"{what} are too much to simulate",
                             f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {_MOST_K}")
+        try:
+            row_for(self.sm, problem.a_dtype)
+        except UsageError as error:
+            return Declined(DeclineReason.UNSUPPORTED, f"the simulated library does not do {problem.a_dtype}: {error.message}", error.hint)
         return _Model(problem, preference, self).answer()
 
     def descriptor(self, problem: Problem, answer: Answer) -> GEMMDesc:

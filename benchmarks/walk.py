@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +107,6 @@ def report(path: Path) -> str:
     unrun = [case.name for case in acceptance() if case.name not in {r["case"] for r in rows}]
     if unrun:
         out += ["", f"Not run in this dataset: {', '.join(unrun)}."]
-    ambiguous = path.with_name("ambiguous-h200.json")
-    if ambiguous.exists():
-        note = json.loads(ambiguous.read_text())
-        out += ["", f"Confirmed means: with the seed of this run. {note['text']} "
-                f"Ambiguous with seed {note['seed']}: {', '.join(note['cases'])}."]
     dropped = [r for r in rows if r["k_summed"] < r["k"]]
     if dropped:
         out += ["", "Dropped tails: " + "; ".join(f"{r['case']} sums {r['k_summed']} of {r['k']}" for r in dropped) + "."]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -10,20 +11,24 @@ from typing import Any
 import numpy as np
 
 from probe.compare import Comparison, Difference, compare
-from probe.inputs.draws import Draw, DrawKind
+from probe.inputs.draws import LARGE, Block, Draw, DrawKind, make, windows
+from probe.parallel import side_by_side
 from probe.problem import DType
 from probe.schedule import Term
 from probe.simulator.execute import execute
 from probe.summing import Summing
 
+Bits = np.ndarray[Any, np.dtype[Any]]
 LEAST_ELEMENTS = 4096  # a confirmation needs this many different dot products over its draws
-PROOF_KINDS = (DrawKind.FLAT, DrawKind.SPREAD, DrawKind.CANCELLING, DrawKind.EDGE, DrawKind.EXTREMES)
-_LEAST_DRAWS = 3  # of each kind
-_EXTREME_PRODUCTS = 2**24  # in all extreme draws of one proof, about a second
-_EXTREME_DRAWS = 8  # at most: the eight kinds of extreme rows all occur in them
-_EXTREME_DISTINCT = 8  # of rows and columns: the model's exact path is slow
-_DISTINCT = 32
-_VALUES_AT_ONCE = 2**24  # operand values simulated in one batch
+PROOF_KINDS = (DrawKind.FLAT, DrawKind.SPREAD, DrawKind.CANCELLING, DrawKind.EDGE, DrawKind.TIE, DrawKind.EXTREMES)
+_LEAST_BLOCKS = 3  # of each kind
+_TIE_BLOCKS = 16  # many and small: each looks at one step
+_TIE_SIDE = 8
+_EXTREME_PRODUCTS = 2**24  # in all extreme blocks of one proof: the model's exact path is slow
+_EXTREME_BLOCKS = 8  # at most
+_EXTREME_SIDE = 8  # rows and columns: the eight kinds of extreme rows all occur in a block
+_SIDE = 32  # rows and columns of a block at most
+_VALUES_AT_ONCE = 2**24  # operand values simulated in one batch, over all threads
 
 
 class Outcome(StrEnum):
@@ -56,27 +61,32 @@ class Proof:
 
 def compare_draws(schedule: Term, draws: Sequence[Draw], outs: Sequence[np.ndarray[Any, Any]], dtype: DType,
                   where: np.ndarray[Any, Any] | None = None) -> list[Comparison]:
-    """Compare library outputs with the simulated schedule, draw by draw; equal-shaped draws are simulated together.
+    """Compare library outputs with the simulated schedule, draw by draw; each block is simulated once, equal-shaped blocks together.
 
     where: bool (m, n), the elements that are held to this schedule; None for all.
     """
-    out: list[Comparison] = []
-    start = 0
-    while start < len(draws):
-        first = draws[start]
-        size = (first.rows + first.columns) * first.k
-        room = max(1, _VALUES_AT_ONCE // size)
-        group = [d for d in draws[start:start + room] if (d.m, d.n, d.k, d.distinct) == (first.m, first.n, first.k, first.distinct)]
-        a = np.stack([d.different_rows for d in group])
-        b = np.stack([d.different_columns for d in group])
-        blocks = execute(schedule, a, np.swapaxes(b, 1, 2), first.dtype)
-        for draw, block, got in zip(group, blocks, outs[start:start + len(group)], strict=True):
-            model = block
-            if got.shape != block.shape:
-                model = block[np.ix_(np.arange(draw.m) % draw.rows, np.arange(draw.n) % draw.columns)]
-            out.append(compare(got, model, dtype, where))
-        start += len(group)
-    return out
+    blocks = list(dict.fromkeys(draw.block for draw in draws))
+    large = blocks[0].values >= LARGE
+    groups: list[list[Block]] = [[]]
+    for block in blocks:
+        last = groups[-1]
+        room = 1 if large else _VALUES_AT_ONCE // block.values
+        if last and (len(last) >= room or _shape(last[0]) != _shape(block)):
+            groups.append(last := [])
+        last.append(block)
+
+    def models(group: list[Block]) -> Bits:
+        columns = np.stack([block.different_columns for block in group])
+        rows = np.stack([block.different_rows for block in group])
+        return np.asarray(execute(schedule, rows, np.swapaxes(columns, 1, 2), group[0].dtype))
+
+    products = dict(zip(blocks, (model for group in side_by_side(models, groups, large) for model in group), strict=True))
+    return [compare(got, draw.whole(products[draw.block][np.ix_(draw.rows, draw.columns)]), dtype, where)
+            for draw, got in zip(draws, outs, strict=True)]
+
+
+def _shape(block: Block) -> tuple[int, int, int]:
+    return block.rows, block.columns, block.k
 
 
 def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.ndarray[Any, Any] | None = None,
@@ -85,21 +95,23 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
 
     `elements` of the result counts different dot products of the draws that have a compared element.
     """
-    counts = _draws_of_each_kind(summing, kinds)
     elements = compared = differing = 0
     first: Difference | None = None
     first_draw = ""
-    for kind, count in counts.items():
-        draws = [Draw(summing.m, summing.n, summing.k, summing.input_dtype, kind, seed, i, extent, _distinct(kind)) for i in range(count)]
+    counts = []
+    for kind in kinds:
+        draws = _draws(summing, kind, max(1, len(set(kinds) - {DrawKind.TIE, DrawKind.EXTREMES})), seed, extent)
+        counts.append((str(kind), len(draws)))
+        make(draws)
         outs = summing.outputs([(d, None) for d in draws])
         for draw, result in zip(draws, compare_draws(schedule, draws, outs, summing.output_dtype, where), strict=True):
             elements += min(draw.elements, result.elements)
             compared += result.elements
             differing += result.differing
             if first is None and result.first is not None:
-                first, first_draw = result.first, f"{kind} draw {draw.index}"
+                first, first_draw = result.first, draw.name
     outcome = Outcome.REFUTED if differing else Outcome.CONFIRMED
-    return Proof(outcome, tuple((str(k), n) for k, n in counts.items()), elements, compared, differing, first, first_draw, seed)
+    return Proof(outcome, tuple(counts), elements, compared, differing, first, first_draw, seed)
 
 
 def refuted(proof: Proof, first: Difference | None) -> Proof:
@@ -110,15 +122,33 @@ def refuted(proof: Proof, first: Difference | None) -> Proof:
     return replace(proof, outcome=Outcome.REFUTED, first=first, first_draw="a draw that told candidates apart")
 
 
-def _distinct(kind: DrawKind) -> int:
-    return _EXTREME_DISTINCT if kind is DrawKind.EXTREMES else _DISTINCT
+def _draws(summing: Summing, kind: DrawKind, ordinary: int, seed: int, extent: int) -> list[Draw]:
+    """Draws of one kind, enough that the `ordinary` kinds alone make a confirmation; blocks of ties and extremes are small."""
+    if kind is DrawKind.EXTREMES:
+        rows, columns = sides(summing.m, summing.n, _EXTREME_SIDE**2, _EXTREME_SIDE)
+        count = max(1, min(_EXTREME_BLOCKS, _EXTREME_PRODUCTS // (rows * columns * summing.k)))
+    elif kind is DrawKind.TIE:
+        count = _TIE_BLOCKS
+        rows, columns = sides(summing.m, summing.n, _TIE_SIDE**2, _TIE_SIDE)
+    else:
+        count = _LEAST_BLOCKS
+        rows, columns = sides(summing.m, summing.n, -(-LEAST_ELEMENTS // (ordinary * count)), _SIDE)
+    return [draw for index in range(count) for draw in windows(
+        summing.m, summing.n, Block(rows, columns, summing.k, summing.input_dtype, kind, seed, index, extent))]
 
 
-def _draws_of_each_kind(summing: Summing, kinds: Sequence[DrawKind]) -> dict[DrawKind, int]:
-    """Draws so that the ordinary kinds alone reach the elements a confirmation needs; extremes, slow to simulate, are few and small."""
-    ordinary = [k for k in kinds if k is not DrawKind.EXTREMES]
-    per_draw = min(summing.m, _DISTINCT) * min(summing.n, _DISTINCT)
-    each = max(_LEAST_DRAWS, -(-LEAST_ELEMENTS // (max(1, len(ordinary)) * per_draw)))
-    products = min(summing.m, _EXTREME_DISTINCT) * min(summing.n, _EXTREME_DISTINCT) * summing.k
-    extremes = max(1, min(each, _EXTREME_DRAWS, _EXTREME_PRODUCTS // products))
-    return {k: extremes if k is DrawKind.EXTREMES else each for k in kinds}
+def sides(m: int, n: int, elements: int, most: int) -> tuple[int, int]:
+    """Rows and columns of a block for an (m, n) output: what the output has, up to `most`; where that is little, whole outputs side by
+    side, so that there are at least `elements` dot products."""
+    side = min(most, math.isqrt(elements - 1) + 1)
+    if m > n:
+        columns, rows = sides(n, m, elements, most)
+        return rows, columns
+    columns = min(n, most) if n >= side else _whole(side, n)
+    rows = min(m, most) if m >= side else _whole(-(-elements // columns), m)
+    return rows, columns
+
+
+def _whole(least: int, part: int) -> int:
+    """`least`, rounded up to whole parts."""
+    return -(-least // part) * part

@@ -22,7 +22,7 @@ from probe.inputs.probes import ProbeOperands
 from probe.problem import DType
 from probe.summing import Cells, Summing
 
-RECORDING_VERSION = 1
+RECORDING_VERSION = 2
 _AGAIN = "record the readings again with this version: tools/record_readings.py"
 
 
@@ -31,7 +31,8 @@ def _mask_key(mask: np.ndarray | None) -> str:
 
 
 def _draw_key(draw: Draw) -> str:
-    return f"{draw.kind}:{draw.seed}:{draw.index}:{draw.extent}:{draw.distinct}"
+    block = draw.block
+    return (f"{block.kind}:{block.seed}:{block.index}:{block.extent}:{block.rows}x{block.columns}:{draw.first_row},{draw.first_column}")
 
 
 class Recorder:
@@ -56,9 +57,8 @@ class Recorder:
                 for experiment, bits in zip(operands.experiments.tolist(), out.tolist(), strict=True):
                     self._probes[(key, *experiment)] = bits
             elif isinstance(operands, Draw) and cells is None:
-                block = out[:operands.rows, :operands.columns]
-                whole = block[np.ix_(np.arange(self.m) % operands.rows, np.arange(self.n) % operands.columns)]
-                self._draws[_draw_key(operands)] = (block if (whole == out).all() else out).copy()
+                block = out[:len(operands.rows), :len(operands.columns)]
+                self._draws[_draw_key(operands)] = (block if (operands.whole(block) == out).all() else out).copy()
             else:
                 raise UsageError(f"a recording holds probes and whole draws, not {type(operands).__name__}")
         return outs
@@ -122,7 +122,7 @@ class Recorded:
                 block = self._draws.get(_draw_key(operands))
                 if block is None:
                     raise UsageError(f"draw {_draw_key(operands)} was not recorded", _AGAIN)
-                outs.append(block[np.ix_(np.arange(self.m) % block.shape[0], np.arange(self.n) % block.shape[1])])
+                outs.append(operands.whole(block))
             else:
                 raise UsageError(f"a recording holds probes and whole draws, not {type(operands).__name__}")
         return outs

@@ -35,6 +35,7 @@ _ROWS: dict[int, dict[DType, Row]] = {
 }
 _MAX_FRACTION_BITS = 40  # the int64 sum of 64 products then stays exact in float64
 _SMALL_ITEM = 1 << 13  # outputs of a batch item below which its calls cost more than its arithmetic
+_TINY_ITEM = 1 << 8  # outputs of an item below which even the exact path is faster on all items at once than item by item
 _EXACT_ELEMENTS = 1 << 20  # products held at once by the exact path on a CPU: int64 temporaries of 8 MiB
 _EXACT_ELEMENTS_GPU = 1 << 26
 
@@ -166,8 +167,8 @@ def _check(acc: Array, a: Array, b: Array, row: Row, dtype: DType) -> ModuleType
 
 
 def _chain_batch(acc: Array, a: Array, b: Array, row: Row, emin: int, width: int) -> None:
-    """acc (B, M, N) in place: small items side by side where all of them allow the fast path, else one by
-    one.
+    """acc (B, M, N) in place: small items side by side where all of them allow the fast path, tiny ones also
+    where not, else one by one.
     """
     if len(acc) > 1 and acc.shape[1] * acc.shape[2] < _SMALL_ITEM:
         a_all = np.ascontiguousarray(np.broadcast_to(a, (len(acc), *a.shape[1:])).transpose(2, 0, 1))
@@ -175,6 +176,9 @@ def _chain_batch(acc: Array, a: Array, b: Array, row: Row, emin: int, width: int
         ready = plan_tile(acc, a_all, b_all, row, emin, width)
         if ready is not None:
             run_tile(acc, ready, row, width)
+            return
+        if acc.shape[1] * acc.shape[2] <= _TINY_ITEM:
+            _chain_exact(np, acc, a, b, row, emin, width, _EXACT_ELEMENTS)
             return
     for i in range(len(acc)):
         _chain_tiles(acc[i], a[i if len(a) > 1 else 0], b[i if len(b) > 1 else 0], row, emin, width)

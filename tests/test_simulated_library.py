@@ -168,7 +168,7 @@ def test_its_bytes_are_those_of_its_record_element_by_element() -> None:
     for name in ("split, short first", "e4m3, promoted", "per instruction"):
         problem, preference, *_ = FAMILIES[name]
         answer = ask(problem, preference)
-        draw = Draw(problem.m, problem.n, problem.k, problem.a_dtype, DrawKind.CANCELLING, 3, 0)
+        draw = Draw.of(problem.m, problem.n, problem.k, problem.a_dtype, DrawKind.CANCELLING, 3, 0)
         summing = LIBRARY.summing(problem, answer)
         (whole,) = summing.outputs([(draw, None)])
         assert whole.shape == (problem.m, problem.n) and summing.launches == 1
@@ -181,7 +181,7 @@ def test_its_bytes_are_those_of_its_record_element_by_element() -> None:
 def test_chosen_cells_are_the_cells_of_the_whole_output() -> None:
     problem = gemm(16, 9, 100)
     summing = LIBRARY.summing(problem, ask(problem))
-    draw = Draw(16, 9, 100, FP16, DrawKind.SPREAD, 3, 0, distinct=5)
+    draw = Draw.of(16, 9, 100, FP16, DrawKind.SPREAD, 3, 0, distinct=5)
     rows, columns = np.array([15, 0, 7, 7]), np.array([0, 8, 3, 4])
     whole, cells, row, column = summing.outputs([(draw, None), (draw, Cells(rows, columns)), (draw, Cells(np.zeros(9, int), np.arange(9))),
                                                  (draw, Cells(np.arange(16), np.full(16, 2)))])

@@ -18,7 +18,6 @@ from probe.preference import Preference
 from probe.recording import Recorder
 
 SEED = 20261130
-FFMA = 56
 
 
 class RecordingOracle:
@@ -51,25 +50,11 @@ def record(case: Case, opened: Opened, folder: Path) -> str:
     return f"{point.outcome} algo {point.answer.algo_id} {c.family} {path.stat().st_size} bytes"
 
 
-def fma_chains(opened: Opened) -> list[Case]:
-    """The first shapes of a small grid that the cost model answers with the chain of single multiply-adds (ALGO_ID 56, DESIGN fact 6)."""
-    found = []
-    for k in range(2, 33):
-        for m, n in ((8, 8), (33, 17), (64, 64), (100, 36), (256, 128), (500, 333)):
-            case = Case(f"{m}x{n}x{k}", "fp16", "fp16")
-            answer = opened.oracle.ask(case.problem(), Preference())
-            if not isinstance(answer, Declined) and answer.algo_id == FFMA:
-                found.append(case)
-                if len(found) == 4:
-                    return found
-    return found
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     folder.mkdir(parents=True, exist_ok=True)
     opened = open_oracle(None if len(sys.argv) < 3 else sys.argv[2], 0)
-    for case in sorted([*acceptance(), *more(), *fma_chains(opened)], key=lambda c: c.shape == "16x16x300000"):  # the slowest last
+    for case in sorted([*acceptance(), *more()], key=lambda c: c.shape == "16x16x300000"):  # the slowest last
         if (folder / f"{case.name}.npz").exists():
             continue
         print(case.name, record(case, opened, folder), flush=True)

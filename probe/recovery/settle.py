@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.compare import Difference, compare
-from probe.inputs.draws import Draw, DrawKind
-from probe.proof import compare_draws
+from probe.inputs.draws import Block, Draw, DrawKind, make, windows
+from probe.proof import compare_draws, sides
 from probe.recovery.candidates import Candidate
 from probe.simulator.execute import execute
 from probe.summing import Summing
@@ -20,10 +20,12 @@ from probe.summing import Summing
 _KINDS = (DrawKind.CANCELLING, DrawKind.EDGE, DrawKind.SPREAD)
 _LAST_KINDS = (DrawKind.TIE,)  # for candidates that only the rounding of a single step tells apart, seen through a 16-bit output
 _ROUNDS = 3
+_LAST_ROUNDS = 1
 _ELEMENTS = 512  # at least, in one round and kind: two merge orders differ in 30 % of fp32 outputs, cancelling draws show it in 16 bits
-_DISTINCT = 32
+_SIDE = 32  # rows and columns of a block at most
 _CORNER = 4
-_LEAST_TIES = 16  # draws: each looks at one step only
+_TIE_BLOCKS = 16  # each looks at one step only
+_TIE_SIDE = 8
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,13 @@ def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, see
     standing = list(candidates)
     draws = elements = index = 0
     first: Difference | None = None
-    per_draw = min(summing.m, _DISTINCT) * min(summing.n, _DISTINCT)
-    for kinds in (*[_KINDS] * _ROUNDS, _LAST_KINDS):
-        count = max(_LEAST_TIES if kinds is _LAST_KINDS else 1, -(-_ELEMENTS // per_draw))
-        batch = [Draw(summing.m, summing.n, summing.k, summing.input_dtype, kind, seed, index + i, extent, _DISTINCT)
-                 for kind in kinds for i in range(count)]
-        index += count
+    for kinds in (*[_KINDS] * _ROUNDS, *[_LAST_KINDS] * _LAST_ROUNDS):
+        blocks, least, side = (_TIE_BLOCKS, _TIE_SIDE**2, _TIE_SIDE) if kinds is _LAST_KINDS else (1, _ELEMENTS, _SIDE)
+        rows, columns = sides(summing.m, summing.n, least, side)
+        batch = [draw for kind in kinds for i in range(blocks) for draw in windows(
+            summing.m, summing.n, Block(rows, columns, summing.k, summing.input_dtype, kind, seed, index + i, extent))]
+        index += blocks
+        make(batch)
         outs = summing.outputs([(d, None) for d in batch])
         left = []
         for candidate in standing:
@@ -71,19 +74,15 @@ def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, see
 
 def _first_difference(candidate: Candidate, batch: list[Draw], outs: list[np.ndarray], summing: Summing,
                       where: np.ndarray | None) -> Difference | None:
-    """Compare a corner of the first draws, then slices that grow: a wrong candidate nearly always falls at once."""
-    for draw, out in list(zip(batch, outs, strict=True))[::max(1, len(batch) // 4)]:
-        rows, columns = draw.different_rows[:_CORNER], draw.different_columns[:_CORNER]
-        model = execute(candidate.schedule, rows, columns.T, summing.input_dtype)
-        corner = (slice(len(rows)), slice(len(columns)))
+    """Compare a corner of a few draws, then all: a wrong candidate nearly always falls at once."""
+    few = slice(None, None, max(1, len(batch) // 4))
+    rows = [draw.block.different_rows[draw.rows[:_CORNER]] for draw in batch[few]]
+    columns = [draw.block.different_columns[draw.columns[:_CORNER]] for draw in batch[few]]
+    models = execute(candidate.schedule, np.stack(rows), np.swapaxes(np.stack(columns), 1, 2), summing.input_dtype)
+    for model, out in zip(models, outs[few], strict=True):
+        corner = (slice(model.shape[0]), slice(model.shape[1]))
         first = compare(out[corner], model, summing.output_dtype, None if where is None else where[corner]).first
         if first is not None:
             return first
-    start, size = 0, 1
-    while start < len(batch):
-        part = slice(start, start + size)
-        for check in compare_draws(candidate.schedule, batch[part], outs[part], summing.output_dtype, where):
-            if check.first is not None:
-                return check.first
-        start, size = start + size, size * 8
-    return None
+    return next((check.first for check in compare_draws(candidate.schedule, batch, outs, summing.output_dtype, where)
+                 if check.first is not None), None)

@@ -28,7 +28,7 @@ class Agreement:
 
 def agreement(summing: Summing, seed: int) -> Agreement | Declined:
     """Classes of elements that share an order; declined as nondeterministic when two runs on one input differ."""
-    draws = [Draw(summing.m, summing.n, summing.k, summing.input_dtype, DrawKind.CANCELLING, seed, i, distinct=1) for i in range(_DRAWS)]
+    draws = [Draw.of(summing.m, summing.n, summing.k, summing.input_dtype, DrawKind.CANCELLING, seed, i, distinct=1) for i in range(_DRAWS)]
     before = summing.launches
     # one draw three times, apart from itself and next to itself, so that orders taken in turn show whether they change each launch or later
     *outs, apart, beside = summing.outputs([(d, None) for d in (*draws, draws[0], draws[0])])

@@ -36,6 +36,15 @@ CONFIG_ATTRIBUTES = {
     "cluster_shape": "CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID",
 }
 
+# field of Answer -> enum that names its numbers
+_ENUMS = {
+    "tile": "cublasLtMatmulTile_t",
+    "reduction_scheme": "cublasLtReductionScheme_t",
+    "stages": "cublasLtMatmulStages_t",
+    "inner_shape": "cublasLtMatmulInnerShape_t",
+    "cluster_shape": "cublasLtClusterShape_t",
+}
+
 
 @dataclass(frozen=True)
 class Answer(Record):
@@ -81,39 +90,51 @@ class Answer(Record):
         """Short stable name of the nine attributes and the workspace."""
         return ".".join(map(str, self.attributes)) + f".ws{self.workspace_bytes}"
 
+    def name(self, field: str, version: str | None = None) -> str:
+        """The vendor's name of tile ("64x8"), stages, reduction_scheme, inner_shape or cluster_shape, or `unknown(n)`.
+
+        version: of the library that gave the answer ("13.1.0"), whose table of names is read; None: the default table.
+        A reduction scheme of several bits is their names joined by |.
+        """
+        enum, number = _ENUMS[field], getattr(self, field)
+        bits = [bit for bit in (1, 2, 4) if number & bit] if field == "reduction_scheme" else []
+        if len(bits) > 1 and number == sum(bits):
+            return "|".join(vendor.short_name(enum, bit, version) for bit in bits)
+        return vendor.short_name(enum, number, version)
+
     @property
     def tile_name(self) -> str:
-        """Tile as "64x8", or `unknown(n)`."""
-        return vendor.short_name("cublasLtMatmulTile_t", self.tile)
+        """Tile as "64x8", or `unknown(n)`, by the default table."""
+        return self.name("tile")
 
     @property
     def stages_name(self) -> str:
-        """Stages as "64xAUTO", or `unknown(n)`."""
-        return vendor.short_name("cublasLtMatmulStages_t", self.stages)
+        """Stages as "64xAUTO", or `unknown(n)`, by the default table."""
+        return self.name("stages")
 
     @property
     def reduction_scheme_name(self) -> str:
-        """NONE, INPLACE, COMPUTE_TYPE, OUTPUT_TYPE, several joined by | for a mask, or `unknown(n)`."""
-        enum = "cublasLtReductionScheme_t"
-        bits = [bit for bit in (1, 2, 4) if self.reduction_scheme & bit]
-        if len(bits) > 1 and self.reduction_scheme == sum(bits):
-            return "|".join(vendor.short_name(enum, bit) for bit in bits)
-        return vendor.short_name(enum, self.reduction_scheme)
+        """NONE, INPLACE, COMPUTE_TYPE, OUTPUT_TYPE, several joined by | for a mask, or `unknown(n)`, by the default table."""
+        return self.name("reduction_scheme")
 
     @property
     def inner_shape_name(self) -> str:
-        """Inner shape as "MMA16816", or `unknown(n)`."""
-        return vendor.short_name("cublasLtMatmulInnerShape_t", self.inner_shape)
+        """Inner shape as "MMA16816", or `unknown(n)`, by the default table."""
+        return self.name("inner_shape")
 
     @property
     def cluster_shape_name(self) -> str:
-        """Cluster shape as "2x1x1", "AUTO", or `unknown(n)`."""
-        return vendor.short_name("cublasLtClusterShape_t", self.cluster_shape)
+        """Cluster shape as "2x1x1", "AUTO", or `unknown(n)`, by the default table."""
+        return self.name("cluster_shape")
+
+    def describe(self, version: str | None = None) -> str:
+        """The answer in words. version: of the library that gave it, whose names stand beside the numbers; None: the default table."""
+        return (
+            f"algo {self.algo_id}, tile {self.name('tile', version)}, split-K {self.splitk_num}, "
+            f"reduction {self.name('reduction_scheme', version)}, swizzling {self.swizzling}, "
+            f"custom {self.custom_option}, stages {self.name('stages', version)}, inner shape {self.name('inner_shape', version)}, "
+            f"cluster {self.name('cluster_shape', version)}, workspace {self.workspace_bytes} B"
+        )
 
     def __str__(self) -> str:
-        return (
-            f"algo {self.algo_id}, tile {self.tile_name}, split-K {self.splitk_num}, "
-            f"reduction {self.reduction_scheme_name}, swizzling {self.swizzling}, "
-            f"custom {self.custom_option}, stages {self.stages_name}, inner shape {self.inner_shape_name}, "
-            f"cluster {self.cluster_shape_name}, workspace {self.workspace_bytes} B"
-        )
+        return self.describe()

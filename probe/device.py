@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probe.errors import EnvironmentProblem, UsageError
+from probe.nvml import driver_version
 from probe.target import LibraryKind, Target
 from probe.values import Record, check_int, check_text
 
@@ -195,7 +196,7 @@ def _identify(cupy: Any, index: int) -> DeviceIdentity:
     name = properties["name"]
     cuda = int(cupy.cuda.runtime.driverGetVersion())
     driver = f"CUDA {cuda // 1000}.{cuda % 1000 // 10}"
-    version = _nvml_driver_version()
+    version = driver_version()
     return DeviceIdentity(
         index=index,
         name=name.decode() if isinstance(name, bytes) else str(name),
@@ -204,20 +205,6 @@ def _identify(cupy: Any, index: int) -> DeviceIdentity:
         driver=f"{version} ({driver})" if version else driver,
         total_bytes=int(properties["totalGlobalMem"]),
     )
-
-
-def _nvml_driver_version() -> str:
-    """The driver's own version ("580.95.05") from NVML, or "" where NVML is not there or refuses."""
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return ""
-    if nvml.nvmlInit_v2() != 0:
-        return ""
-    text = ctypes.create_string_buffer(96)
-    code = nvml.nvmlSystemGetDriverVersion(text, ctypes.c_uint(len(text)))
-    nvml.nvmlShutdown()
-    return text.value.decode() if code == 0 else ""
 
 
 def _size(nbytes: int) -> str:

@@ -14,6 +14,7 @@ from probe.cli.stream import emit
 from probe.proof import Outcome
 from probe.records import ClassResult, Point
 from probe.target import LibraryKind
+from probe.vendor import table_for
 
 WIDTH = 150
 _LABEL = 11
@@ -55,7 +56,7 @@ def point_lines(point: Point) -> list[Line]:
              Line("target", f"{target.device_name}, {target.sm}, {target.sm_count} SMs, driver {target.driver}")]
     found = "built into probe" if target.library is LibraryKind.SIMULATED else f"found by {point.found_by}"
     lines += _wrapped("library", f"{target.library} {target.version}, {found}, sha256 {target.sha256[:16]}")
-    lines += _wrapped("answer", str(point.answer))
+    lines += _answer(point)
     lines += _kernels(point.capture.nodes)
     for index, result in enumerate(point.classes):
         if len(point.classes) > 1:
@@ -67,6 +68,14 @@ def point_lines(point: Point) -> list[Line]:
     for result in point.classes:
         lines += _verdict(result)
     return lines
+
+
+def _answer(point: Point) -> list[Line]:
+    """The answer with the names of the library's own release; where there is no table of that release, a line says whose names they are."""
+    simulated = point.target.library is LibraryKind.SIMULATED  # its numbers are cuBLASLt's, its version is its own
+    version = None if simulated else point.target.version
+    note = table_for(version).note
+    return [*_wrapped("answer", point.answer.describe(version)), *(_wrapped("", note) if note else [])]
 
 
 def _wrapped(label: str, text: str, style: str = "") -> list[Line]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from probe.cublaslt import status
 from probe.cublaslt.find import Found
 from probe.cublaslt.signatures import bind
+from probe.cublaslt.stored import Hold
 from probe.errors import EnvironmentProblem
 
 _opened: Library | None = None  # the one library of this process
@@ -27,6 +28,7 @@ class Library:
         self.found = found
         self.functions = functions
         self._handle: int | None = None
+        self._hold: Hold | None = None
 
     @classmethod
     def open(cls, found: Found) -> Library:
@@ -44,6 +46,7 @@ class Library:
                 f"this process has opened {_opened.path}, so it cannot open {path}",
                 "one cuBLASLt per process: compare libraries in separate processes",
             )
+        hold = found.stored.hold() if found.stored is not None else None  # before the file is read
         try:
             functions = ctypes.CDLL(str(path))
         except OSError as error:
@@ -57,6 +60,7 @@ class Library:
                 "give the path of libcublasLt.so.12 or .13",
             )
         _opened = cls(found, functions)
+        _opened._hold = hold  # until the process ends: `probe library remove` refuses meanwhile
         return _opened
 
     @property

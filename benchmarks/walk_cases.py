@@ -1,37 +1,13 @@
-"""The shapes that benchmarks and recordings run, and one problem from their text."""
+"""The shapes that benchmarks and recordings run: the regime `acceptance`, and further readings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from probe.problem import DType, Layout, Problem
-
-SHAPES = ("64x64x576", "64x64x4096", "1x8x11528", "32x32x11528", "4096x4096x1000", "129x65x513", "100x100x100", "2x2x5000", "7x13x1031",
-          "1x4096x4096", "2048x2048x4096", "16x16x300000")
-
-
-@dataclass(frozen=True)
-class Case:
-    shape: str
-    dtype: str
-    out: str
-    layout: str = "nn"
-    fast: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.shape}.{self.dtype}.{self.out}.{self.layout}" + (".fast" if self.fast else "")
-
-    def problem(self) -> Problem:
-        m, n, k = Problem.parse_shape(self.shape)
-        return Problem.gemm(m, n, k, DType(self.dtype), DType(self.out), Layout(self.layout), self.fast)
+from probe.regimes import Case, Regime, regime_cases
 
 
 def acceptance() -> list[Case]:
     """Every shape of issue A, both 16-bit inputs, fp32 and 16-bit output, and e4m3 in both accumulation modes."""
-    cases = [Case(shape, dtype, out) for shape in SHAPES for dtype, out in
-             (("fp16", "fp32"), ("fp16", "fp16"), ("bf16", "fp32"), ("bf16", "bf16"))]
-    return cases + [Case("16x16x8192", "e4m3", out, "tn", fast) for fast in (False, True) for out in ("fp32", "bf16", "fp16")]
+    return list(regime_cases(Regime.ACCEPTANCE))
 
 
 def more() -> list[Case]:

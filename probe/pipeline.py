@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
 
 import numpy as np
 
@@ -27,7 +28,15 @@ from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import recover_tree
 
 Progress = Callable[[str], None]
-_WALK, _SETTLE, _PROVE, _AGREE = range(4)  # streams of the seed: draws that choose a candidate never prove it
+
+
+class Stream(IntEnum):
+    """Streams of one seed: draws that choose a candidate never prove it."""
+
+    WALK = 0
+    SETTLE = 1
+    PROVE = 2
+    AGREE = 3
 
 
 class Clock:
@@ -76,7 +85,7 @@ def walk_problem(problem: Problem, preference: Preference, opened: Opened, *, ex
     if isinstance(summing, Declined):
         return summing
     with clock.step("agree", summing):
-        agreed = agreement(summing, _stream(seed, _AGREE))
+        agreed = agreement(summing, stream_of(seed, Stream.AGREE))
     if isinstance(agreed, Declined):
         return agreed
     results = []
@@ -100,7 +109,7 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
                         "a class of elements that sum alike has none on the diagonal, where this dtype is read")
     reader = Reader(summing, pair, places)
     with clock.step("walk", summing, reader):
-        walked = recover_tree(reader, _stream(seed, _WALK), exhaustive)
+        walked = recover_tree(reader, stream_of(seed, Stream.WALK), exhaustive)
     if isinstance(walked, Declined):
         return walked
     context = Context(problem.k, problem.a_dtype, problem.d_dtype, sm)
@@ -108,12 +117,12 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
     if isinstance(possible, Declined):
         return possible
     with clock.step("settle", summing):
-        settled = settle(summing, possible, walked.extent, _stream(seed, _SETTLE), where)
+        settled = settle(summing, possible, walked.extent, stream_of(seed, Stream.SETTLE), where)
     chosen = (settled.standing or possible)[0]
     proof = None
     if len(settled.standing) <= 1:
         with clock.step("prove", summing):
-            proof = prove(summing, chosen.schedule, walked.extent, _stream(seed, _PROVE), where)
+            proof = prove(summing, chosen.schedule, walked.extent, stream_of(seed, Stream.PROVE), where)
     if proof is not None and not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
         proof = refuted(proof, settled.first)
     desc = preferred_form(chosen, context, captured)
@@ -143,5 +152,6 @@ def _walkable(problem: Problem) -> Declined | None:
     return None
 
 
-def _stream(seed: int, use: int) -> int:
+def stream_of(seed: int, use: Stream) -> int:
+    """The seed of one stream."""
     return (seed * 4 + use) % 2**62

@@ -202,7 +202,7 @@ def check_output(path: Path) -> None:
         raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first")
     if not os.path.isdir(path.parent):
         raise EnvironmentProblem(f"output {path} cannot be written: there is no folder {path.parent}", "make the folder first")
-    aside = _aside(path)
+    aside = name_aside(path)
     try:
         aside.touch(exist_ok=False)
     except OSError as error:
@@ -218,13 +218,13 @@ def write_point(point: Point, path: Path) -> None:
     Raises as `check_output` does.
     """
     check_output(path)
-    aside = _aside(path)
+    aside = name_aside(path)
     try:
         if path.suffix == ".json":
             aside.write_text(json.dumps(point.to_document(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         else:
             write_rows([row_of(point, c) for c in point.classes], aside)
-        _publish(aside, path)
+        publish(aside, path)
     except FileExistsError as error:
         raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
     except OSError as error:
@@ -234,12 +234,12 @@ def write_point(point: Point, path: Path) -> None:
             aside.unlink()
 
 
-def _aside(path: Path) -> Path:
+def name_aside(path: Path) -> Path:
     """Where a file is made before it gets its name: in the same folder, hidden, this process's own."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
-def _publish(aside: Path, path: Path) -> None:
+def publish(aside: Path, path: Path) -> None:
     """Give a finished file its name. A link, unlike a rename, fails where the name is taken."""
     try:
         os.link(aside, path)

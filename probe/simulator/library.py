@@ -18,13 +18,14 @@ from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
 from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.inputs.operands import Operands
 from probe.preference import Preference
-from probe.problem import ComputeType, DType, Epilogue, Problem
+from probe.problem import ComputeType, DType, Epilogue, Layout, Problem
 from probe.simulator.execute import execute
 from probe.summing import Cells
 from probe.target import LibraryKind, Target
 from probe.tensorcore import row_for
 
 VERSION = "0.1.0"
+SECOND_VERSION = "0.2.0"  # of the variant
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
 _SM_COUNT = 132
@@ -33,25 +34,34 @@ _SM_COUNT = 132
 _MOST_BYTES = 2**30
 _MOST_K = 2**20
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
+_SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
+_SECOND_BLOCK = 256  # the variant's split parts are a multiple of this, and cover K
 
 
 @dataclass(frozen=True)
 class SimulatedLibrary:
-    """sm: whose matrix instructions it has. drops_tail: whether split parts are cut short as cuBLASLt 13.1.0 does."""
+    """sm: whose matrix instructions it has. drops_tail: whether split parts are cut short as cuBLASLt 13.1.0 does.
+
+    second: a made-up second release, for comparing two libraries without a GPU. It answers as the first does, but for these: one
+    tile of K below 8192 gets four parts and not three, an unsplit answer of several tiles swizzles, and layout tt has no kernel. Its parts
+    are whole 256s and cover K, so it drops nothing.
+    """
 
     sm: int = 90
     drops_tail: bool = True
+    second: bool = False
 
     @property
     def announcement(self) -> str:
         """One line for the user: this is not a measurement."""
-        return _ANNOUNCEMENT
+        return _SECOND_ANNOUNCEMENT if self.second else _ANNOUNCEMENT
 
     @property
     def target(self) -> Target:
         """A target of kind "simulated"; its hash is that of its version and settings."""
-        identity = f"probe simulated library {VERSION} sm_{self.sm} drops_tail={self.drops_tail}"
-        return Target(f"sm_{self.sm}", _SM_COUNT, "simulated device", "none", LibraryKind.SIMULATED, VERSION,
+        version = SECOND_VERSION if self.second else VERSION
+        identity = f"probe simulated library {version} sm_{self.sm} drops_tail={self.drops_tail}"
+        return Target(f"sm_{self.sm}", _SM_COUNT, "simulated device", "none", LibraryKind.SIMULATED, version,
                       hashlib.sha256(identity.encode()).hexdigest())
 
     def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
@@ -68,6 +78,8 @@ class SimulatedLibrary:
             row_for(self.sm, problem.a_dtype)
         except UsageError as error:
             return Declined(DeclineReason.UNSUPPORTED, f"the simulated library does not do {problem.a_dtype}: {error.message}", error.hint)
+        if self.second and problem.layout is Layout.TT:
+            return Declined(DeclineReason.NO_ALGORITHM, "the simulated library sim-2 has no kernel for layout tt", "layout nn, tn or nt")
         return _Model(problem, preference, self).answer()
 
     def descriptor(self, problem: Problem, answer: Answer) -> GEMMDesc:
@@ -129,7 +141,7 @@ class _Model:
             return 1
         wanted = min(_SM_COUNT // tiles, max(1, p.k // 1280), 129) if aligned else min(_SM_COUNT // tiles, p.k // 64)
         if tiles == 1 and aligned and p.k < 8192:
-            wanted = 3
+            wanted = 4 if self.library.second else 3
         allowed = self.preference.reduction_scheme_mask & (COMPUTE_TYPE | OUTPUT_TYPE)
         return wanted if wanted > 1 and allowed and self._workspace(wanted) <= self.preference.workspace_bytes else 1
 
@@ -140,7 +152,8 @@ class _Model:
         scheme = 0
         if split > 1:
             scheme = COMPUTE_TYPE if self.preference.reduction_scheme_mask & COMPUTE_TYPE else OUTPUT_TYPE
-        return Answer(algo_id=algo_id, tile=0, splitk_num=split, reduction_scheme=scheme, swizzling=0, custom_option=0,
+        swizzling = int(self.library.second and split == 1 and (self.problem.m > 64 or self.problem.n > 64))
+        return Answer(algo_id=algo_id, tile=0, splitk_num=split, reduction_scheme=scheme, swizzling=swizzling, custom_option=0,
                       stages=0, inner_shape=0, cluster_shape=0, workspace_bytes=self._workspace(split) if split > 1 else 0, waves=1.0)
 
 
@@ -154,6 +167,8 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
     if answer.splitk_num > 1 and answer.algo_id == NVJET:
         # measured on cuBLASLt 13.1.0 (DESIGN fact 4): round_up(floor(K / s), b), and what s parts do not cover is lost
         span = -(-(k // answer.splitk_num) // block) * block
+        if library.second:
+            span = -(-k // answer.splitk_num // _SECOND_BLOCK) * _SECOND_BLOCK
         cuts.append(KCut(span))
         if library.drops_tail:
             summed = min(k, span * answer.splitk_num)

@@ -1,0 +1,1 @@
+"""What moved between two libraries: the run, its rows, its dataset and the report of it."""

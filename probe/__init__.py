@@ -5,18 +5,35 @@ One verb, one name: `probe walk` on the command line is `probe.walk(...)` here. 
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from probe.diagnosis import doctor
+    from probe.difference.run import diff_libraries
+    from probe.libraries import add_library, fetch_library, list_libraries, remove_library
+    from probe.reproducer import bug_splitk_tail, report_splitk_tail
     from probe.verbs import walk
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "walk"]
+__all__ = ["__version__", "add_library", "bug_splitk_tail", "diff_libraries", "doctor", "fetch_library", "list_libraries", "remove_library",
+           "report_splitk_tail", "walk"]
+
+# verb -> the module that has it
+_VERBS = {
+    "add_library": "probe.libraries",
+    "bug_splitk_tail": "probe.reproducer",
+    "diff_libraries": "probe.difference.run",
+    "doctor": "probe.diagnosis",
+    "fetch_library": "probe.libraries",
+    "list_libraries": "probe.libraries",
+    "remove_library": "probe.libraries",
+    "report_splitk_tail": "probe.reproducer",
+    "walk": "probe.verbs",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "walk":
-        from probe.verbs import walk
-
-        return walk
+    if name in _VERBS:
+        return getattr(importlib.import_module(_VERBS[name]), name)
     raise AttributeError(f"module 'probe' has no attribute {name!r}")

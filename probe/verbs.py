@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probe.errors import Declined, UsageError
-from probe.oracle import SIMULATED, open_oracle
+from probe.oracle import SIMULATED_LIBRARIES, open_oracle
 from probe.pipeline import Progress, walk_problem
 from probe.preference import Preference
 from probe.problem import DType, Layout, Problem
@@ -24,7 +24,8 @@ def walk(shape: str, dtype: str = "fp16", out: str | None = None, layout: str | 
     shape: "MxNxK". dtype: fp16, bf16 or e4m3. out: output dtype, default the input dtype (bf16 for e4m3). layout: nn, tn, nt, tt,
     default nn (tn for e4m3). workspace_bytes and reduction_schemes (0 to 7: 1 in place, 2 compute type, 4 output type): what the library
     may use.
-    library: a path, cu12, cu13 or sim; None is the GPU with the installed cuBLASLt or, said through `notice`, the simulated library.
+    library: a path, cu12, cu13, the name of a stored library, a version prefix ("12.8") or sim; None is the GPU with the installed cuBLASLt
+    or, said through `notice`, the simulated library.
     seed: 0 to 2^60 - 1; None is a fresh one, which the point names. output: a new .parquet or .json file. progress: called with the name of
     each step. Returns the point, confirmed or not (`point.outcome`), or a decline, and then writes no file. Everything that the caller
     gave is checked before a library is opened. Raises UsageError, EnvironmentProblem or LibraryError.
@@ -35,7 +36,7 @@ def walk(shape: str, dtype: str = "fp16", out: str | None = None, layout: str | 
     check_int("reduction_schemes", reduction_schemes, 0, 7, "0 to 7, a sum of 1 in place, 2 compute type, 4 output type")
     preference = Preference(workspace_bytes=workspace_bytes, reduction_scheme_mask=reduction_schemes)
     check_int("gpu", gpu, 0, 1023)
-    if library == SIMULATED and gpu != 0:
+    if library in SIMULATED_LIBRARIES and gpu != 0:
         raise UsageError(f"the simulated library runs on no GPU, so there is no number {gpu}", "leave out gpu, or name another library")
     if seed is not None:
         check_int("seed", seed, 0, MAX_SEED)

@@ -26,8 +26,9 @@ def command(
     workspace: Annotated[str, typer.Option(help="Workspace that the library may use, for example 32MiB or 0.")] = "32MiB",
     reduction_schemes: Annotated[int, typer.Option(help="Allowed split-K reduction schemes, as a sum: 1 in place, 2 compute type, "
                                                         "4 output type.")] = 7,
-    library: Annotated[str | None, typer.Option(help="cu12, cu13, a path to libcublasLt, or sim. Default: the GPU and the installed "
-                                                     "library, or, announced, the simulated one.")] = None,
+    library: Annotated[str | None, typer.Option(help="cu12, cu13, a name or version prefix (12.8) of a stored or installed library, a "
+                                                     "path, sim or sim-2. Default: the GPU and the installed library, or, announced, the "
+                                                     "simulated one.")] = None,
     gpu: Annotated[int, typer.Option(help="Number of the GPU.")] = 0,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Read every index instead of only what is still open.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws. Default: a fresh one, which the record names.")] = None,

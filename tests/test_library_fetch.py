@@ -246,8 +246,11 @@ def test_a_python_without_pip_is_told(tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(bare)], check=True, timeout=60)
     code = f"import probe; probe.fetch_library({RELEASE!r})"
-    done = subprocess.run([str(bare / "bin" / "python"), "-c", code], env=environment(tmp_path / "home"), capture_output=True, text=True,
-                          timeout=60, check=False)
+    alone = tmp_path / "alone"  # probe without what is installed beside it, pip among that
+    alone.mkdir()
+    (alone / "probe").symlink_to(Path(probe.__file__).parent)
+    variables = environment(tmp_path / "home") | {"PYTHONPATH": str(alone)}
+    done = subprocess.run([str(bare / "bin" / "python"), "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False)
     assert "EnvironmentProblem: this Python has no pip (python -m ensurepip" in done.stderr
     assert left_over(tmp_path / "home") == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,10 @@ import pytest
 
 # For `tools`, which no wheel holds. Last, so that an installed probe comes before the one in this tree.
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+# Started in the background by a shell without job control, this process ignores Ctrl-C, and so would every child that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _SUCCESS = 0
 

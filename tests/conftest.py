@@ -17,6 +17,10 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a process that Ctrl-C ended leaves, which a shell shows as 130 either way: where the interrupt strikes while an import runs an exec()
+# of source text (dataclasses do), CPython ends itself by the signal, whatever status was asked for.
+INTERRUPTED = (130, -signal.SIGINT)
+
 _SUCCESS = 0
 
 

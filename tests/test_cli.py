@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import INTERRUPTED
 
 import probe
 from probe.answer import Answer
@@ -363,5 +364,5 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
     assert process.stderr is not None and process.stderr.readline()  # the announcement: the walk has begun
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
-    assert (process.returncode, out, said) == (130, "", "probe: interrupted\n")
+    assert process.returncode in INTERRUPTED and (out, said) == ("", "probe: interrupted\n")
     assert list(tmp_path.iterdir()) == []

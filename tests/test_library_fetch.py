@@ -251,7 +251,8 @@ def test_a_python_without_pip_is_told(tmp_path: Path) -> None:
     alone.mkdir()
     (alone / "probe").symlink_to(Path(probe.__file__).parent)
     variables = environment(tmp_path / "home") | {"PYTHONPATH": str(alone)}
-    done = subprocess.run([str(bare / "bin" / "python"), "-c", code], env=variables, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([str(bare / "bin" / "python"), "-c", code], env=variables, capture_output=True, text=True, timeout=60,
+                          check=False)
     assert "EnvironmentProblem: this Python has no pip (python -m ensurepip" in done.stderr
     assert left_over(tmp_path / "home") == []
 

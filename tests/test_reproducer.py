@@ -1,5 +1,5 @@
-"""probe bug splitk-tail, its script and its report: the simulated library, real processes, and for the script's own calls stand-ins in C
-for what this machine lacks: the vendor's driver and a cuBLASLt that can be asked without a GPU."""
+"""probe bug splitk-tail, its script and its report: the simulated library, real processes, and for the script's own calls the stand-ins of
+tail_stand_ins: a driver, and a cuBLASLt that can be asked without a GPU."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import ast
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.resources import files
@@ -24,10 +23,9 @@ from probe.tail.report import SCRIPT
 from probe.tail.search import Role, TailFindings, Verdict
 from probe.tail.table import read_scan, write_scan
 from probe.target import LibraryKind
+from tail_stand_ins import build, needs_cc
 from tools import tail_scan
 
-CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-needs_cc = pytest.mark.skipif(CC is None, reason="no C compiler here to make small shared libraries with")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": "-1"}
 ENVIRONMENT.pop("PROBE_CUBLASLT", None)
 MOST_K = 12_000  # up to here the simulated library has short sums of 16-bit inputs
@@ -69,76 +67,11 @@ def test_a_shape_that_cannot_be_counted_is_refused(tmp_path: Path, words: str) -
     assert ended.returncode == 2 and "a shape is MxNxK" in ended.stderr
 
 
-# A driver whose device memory is the host's.
-DRIVER = r"""
-#include <stdlib.h>
-#include <string.h>
-#include <stdio.h>
-int cuInit(unsigned f) { return 0; }
-int cuDeviceGet(int *d, int i) { *d = 0; return 0; }
-int cuDeviceGetName(char *s, int n, int d) { snprintf(s, n, "stand-in"); return 0; }
-int cuDriverGetVersion(int *v) { *v = 13000; return 0; }
-int cuDevicePrimaryCtxRetain(void **c, int d) { *c = (void *)1; return 0; }
-int cuCtxSetCurrent(void *c) { return c != (void *)1; }
-int cuMemAlloc_v2(void **p, size_t n) { if (getenv("FULL")) return 2; *p = aligned_alloc(256, (n + 255) / 256 * 256); return 0; }
-int cuMemsetD32_v2(unsigned *p, unsigned v, size_t n) { for (size_t i = 0; i < n; i++) p[i] = v; return 0; }
-int cuMemsetD16_v2(unsigned short *p, unsigned short v, size_t n) { for (size_t i = 0; i < n; i++) p[i] = v; return 0; }
-int cuCtxSynchronize(void) { return 0; }
-int cuMemcpyDtoH_v2(void *d, void *s, size_t n) { memcpy(d, s, n); return 0; }
-"""
-# A cuBLASLt that checks what it is given (status 7 otherwise) and splits K in parts of 1280, which it launches as 13.1.0 does. It counts
-# the fp16 ones of A and B that it is pointed at.
-LIBRARY = r"""
-#include <stdlib.h>
-#include <string.h>
-#include <stdint.h>
-typedef struct { int type; uint64_t rows, columns; int64_t ld; } Layout;
-typedef struct { uint64_t algo[8]; size_t workspace; int state; float waves; int reserved[4]; } Result;
-static const void *handle = (void *)7;
-size_t cublasLtGetVersion(void) { return 130100; }
-int cublasLtCreate(const void **h) { *h = handle; return 0; }
-int cublasLtMatmulDescCreate(void **d, int compute, int scale) { *d = (void *)1; return compute == 68 && scale == 0 ? 0 : 7; }
-int cublasLtMatrixLayoutCreate(void **d, int type, uint64_t rows, uint64_t columns, int64_t ld) {
-  Layout *l = malloc(sizeof *l); l->type = type; l->rows = rows; l->columns = columns; l->ld = ld; *d = l;
-  return ld == (int64_t)rows ? 0 : 7; }
-int cublasLtMatmulPreferenceCreate(void **p) { *p = calloc(16, 8); return 0; }
-int cublasLtMatmulPreferenceSetAttribute(uint64_t *p, int which, void *v, size_t size) {
-  if (which == 1 && size == 8) { p[0] = *(uint64_t *)v; return 0; }
-  if (which < 5 || which > 8 || size != 4 || *(uint32_t *)v != 256) return 7;
-  p[which] = 1; return 0; }
-static int split(size_t workspace, uint64_t k) { int s = k / 1280; return workspace && s > 1 && !getenv("WHOLE") ? s : 1; }
-int cublasLtMatmulAlgoGetHeuristic(void *h, void *d, Layout *a, Layout *b, Layout *c, Layout *e, uint64_t *p, int n, Result *r, int *got) {
-  if (h != handle || !p[5] || !p[6] || !p[7] || !p[8]) return 7;
-  memset(r, 0, n * sizeof *r);
-  r[0].algo[0] = 66; r[0].algo[2] = split(p[0], b->rows); r[0].workspace = r[0].algo[2] * c->rows * c->columns * 4; *got = 1;
-  if (n > 1) { r[1].algo[0] = 23; r[1].algo[2] = 1; *got = 2; }
-  return 0; }
-int cublasLtMatmulAlgoConfigGetAttribute(Result *r, int which, int *v, size_t size, size_t *written) {
-  if (size != 4) return 7; *v = r->algo[which]; return 0; }
-int cublasLtMatmul(void *h, void *d, float *alpha, uint16_t *A, Layout *a, uint16_t *B, Layout *b, float *beta, void *C, Layout *c,
-                   float *D, Layout *e, uint64_t *algo, void *workspace, size_t bytes, void *stream) {
-  uint64_t k = b->rows, end = k, id = algo ? algo[0] : 66; int s = algo ? (int)algo[2] : split(bytes, k);
-  if (h != handle || a->type != 2 || b->type != 2 || c->type != 0) return 7;
-  if (a->columns != k || a->rows != c->rows || b->columns != c->columns) return 7;
-  if (*alpha != 1 || *beta != 0 || stream || (s > 1 && !workspace)) return 7;
-  if (id == 66 && s > 1) { uint64_t part = (k / s + 63) / 64 * 64; if (part * s < k) end = part * s; }
-  if (id == 23 && getenv("BROKEN")) end--;
-  for (uint64_t i = 0; i < c->rows; i++) for (uint64_t j = 0; j < c->columns; j++) { /* column-major */
-    float sum = 0;
-    for (uint64_t l = 0; l < end; l++) sum += (A[i + l * a->rows] == 0x3C00) * (B[l + j * k] == 0x3C00);
-    D[i + j * c->rows] = sum; }
-  return 0; }
-"""
-
+# The script's own calls, against stand-ins in C for the driver and the library
 
 @pytest.fixture(scope="module")
 def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("standins")
-    for name, code in (("libcuda.so.1", DRIVER), ("libcublasLt.so.13", LIBRARY)):
-        source = folder / f"{name}.c"
-        source.write_text(code)
-        subprocess.run([str(CC), "-w", "-O2", "-shared", "-fPIC", "-o", str(folder / name), str(source)], check=True)
-    return folder
+    return build(tmp_path_factory.mktemp("standins"))
 
 
 def with_stand_ins(stand_ins: Path, folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -37,6 +37,14 @@ def part(k: int, split: int, b: int) -> int:
     return -(-(k // split) // b) * b
 
 
+def part_covering(k: int, split: int, b: int) -> int:
+    """The part of a release without the fault: b * ceil(ceil(K / b) / s), which is ceil(K / s) rounded up to whole blocks of b.
+
+    ceil(K / part) parts of it cover K: that can be fewer than were asked. H200, 12.9.3 and 13.10.0, by walks: probe.tail.spans.
+    """
+    return -(-k // (split * b)) * b
+
+
 def lost_ours(k: int, split: int, b: int) -> int:
     """Values that the launched parts do not cover: K - min(K, s * part). Always below s."""
     return max(0, k - split * part(k, split, b)) if split > 1 else 0

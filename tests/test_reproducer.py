@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tail_stand_ins import build, needs_cc
 
 import probe
 from probe.errors import UsageError
@@ -23,7 +24,6 @@ from probe.tail.report import SCRIPT
 from probe.tail.search import Role, TailFindings, Verdict
 from probe.tail.table import read_scan, write_scan
 from probe.target import LibraryKind
-from tail_stand_ins import build, needs_cc
 from tools import tail_scan
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(probe.__file__).parents[1]), "CUDA_VISIBLE_DEVICES": "-1"}

@@ -1,4 +1,4 @@
-"""What the lost tail reaches: the tasks and their table on the simulated library, the counter of a GPU on stand-ins, the tool in processes."""
+"""What the lost tail reaches: tasks and table on the simulated library, the GPU's counter on stand-ins, the tool in processes."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ def test_a_layer_is_asked_at_every_m_and_its_hits_are_run() -> None:
     problems = {m: Setting(DType.FP16, DType.FP16, Layout.TN).problem(m, 8, 11528) for m in range(1, 71)}
     hits = [m for m, problem in problems.items() if lost(problem, Preference())]
     assert hits and forward["hits"] == ranges(hits) and forward["named"] == len(hits) and forward["asked"] == 70
-    assert forward["short"] == forward["ran"] == min(16, len(hits)) and forward["m"] == hits[0] and (forward["n"], forward["k"]) == (8, 11528)
+    assert forward["short"] == forward["ran"] == min(16, len(hits))
+    assert forward["m"] == hits[0] and (forward["n"], forward["k"]) == (8, 11528)
     assert backward["named"] == 0 and (backward["n"], backward["k"]) == (11528, 8) and backward["layer"] == "backward: made up"
 
 
@@ -141,8 +142,8 @@ def test_what_the_time_did_not_allow_is_said(tmp_path: Path) -> None:
 
 
 def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
-    tool = subprocess.Popen([*COMMAND, "--library", "sim", "--parts", "smallest", "--seconds", "5", "--processes", "2", "-o", "reach.parquet"],
-                            cwd=tmp_path, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    tool = subprocess.Popen([*COMMAND, "--library", "sim", "--parts", "smallest", "--seconds", "5", "--processes", "2", "-o",
+                             "reach.parquet"], cwd=tmp_path, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline, workers = time.monotonic() + 30, []
     while len(workers) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -160,7 +161,8 @@ def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(tmp_path: Path) -
     (["-o", "reach.parquet", "--library", "99.9"], 2), (["-o", "reach.parquet", "--processes", "0"], 2)])
 def test_bad_input_leaves_nothing(arguments: list[str], code: int, tmp_path: Path) -> None:
     ended = run(*arguments, *([] if "--library" in arguments else ["--library", "sim"]), folder=tmp_path)
-    assert ended.returncode == code and not list(tmp_path.iterdir()) and ended.stderr.strip().splitlines()[-1].startswith(("tail_reach:", "python -m"))
+    assert ended.returncode == code and not list(tmp_path.iterdir())
+    assert ended.stderr.strip().splitlines()[-1].startswith(("tail_reach:", "python -m"))
 
 
 def test_work_stops_where_the_tasks_end() -> None:
@@ -201,7 +203,7 @@ print(json.dumps(seen))
 
 @needs_cc
 def test_the_counter_reads_every_layout_output_and_epilogue(tmp_path: Path) -> None:
-    """probe's own door and device on the stand-in for a GPU: each count is what that library leaves out, and as the oracle's own counting says."""
+    """probe's own door and device on the stand-in for a GPU: each count is what that library leaves out, and the oracle's own."""
     folder = build(tmp_path)
     ended = subprocess.run([sys.executable, "-c", COUNTS, str(folder / "libcublasLt.so.13")], cwd=tmp_path, env=environment(folder),
                            capture_output=True, text=True, timeout=120, check=False)

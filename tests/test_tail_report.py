@@ -1,9 +1,11 @@
-"""The report of the lost tail: what it makes of scans, spans, reaches and torch runs. Simulated results are said to be a device's for it."""
+"""The report of the lost tail: what it makes of scans, spans, reaches and torch runs, here simulated ones said to be a device's."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,15 @@ DRAWS = 60
 
 def device(version: str) -> Target:
     """The simulated target, said to be a GPU's with that release."""
-    return replace(SimulatedLibrary().target, library=LibraryKind.CUBLASLT, version=version, device_name="some GPU", sha256=version.ljust(64, "0").replace(".", "a"))
+    return replace(SimulatedLibrary().target, library=LibraryKind.CUBLASLT, version=version, device_name="some GPU",
+                   sha256=version.ljust(64, "0").replace(".", "a"))
 
 
 def scanned(folder: Path, name: str, version: str, seed: int, drops: bool = True, draws: int = DRAWS) -> list[Row]:
     """A scan of the simulated library in the folder, as a release's."""
     rows = tail_scan.scan(SimulatedOracle(SimulatedLibrary(drops_tail=drops)), FP16, seed, 0, 60.0, draws, 1.0, Tally()).rows()
-    about = {"target": device(version).to_document(), "seed": seed, "processes": 1, "processes_lost": 0, "most_k": FP16.most_k, "declined": 0,
-             "failed": 0, "sums": summary(rows)["sums"]}
+    about = {"target": device(version).to_document(), "seed": seed, "processes": 1, "processes_lost": 0, "most_k": FP16.most_k,
+             "declined": 0, "failed": 0, "sums": summary(rows)["sums"]}
     write_scan(rows, about, folder / name)
     return rows
 
@@ -57,7 +60,8 @@ def test_scans_alone_show_the_fault_and_who_has_it_no_more(tmp_path: Path) -> No
     assert states == {"13.1.0": State.SHORT, "13.10.0": State.WHOLE}
     text = render_report(tmp_path)
     assert "No result in this folder shows" not in text
-    assert f"At {least['m']}x{least['n']}x{least['k']} fp16 -> fp32, nn cublasLtMatmul returns success, and {least['k'] - least['lost']} in place" in text
+    sum_of_it = f"At {least['m']}x{least['n']}x{least['k']} fp16 -> fp32, nn cublasLtMatmul returns success"
+    assert f"{sum_of_it}, and {least['k'] - least['lost']} in place of {least['k']}" in text
     assert f"| 13.1.0 | some GPU | yes | not run | {summary(short)['lost']} of {DRAWS} |" in text
     named = summary(whole)["ours_false_alarm"]
     assert named and f"| 13.10.0 | some GPU | no | not run | 0 of {DRAWS} | {named} |" in text
@@ -98,7 +102,7 @@ def test_the_rule_after_is_both_of_its_forms_and_loses_nothing() -> None:
         for k in range(8, 9000, 56):
             for split in range(2, 133, 5):
                 after = part_covering(k, split, b)
-                assert after == b * -(-(-(-k // b)) // split) == -(-(-(-k // split)) // b) * b and split * after >= k
+                assert after == b * ceil(ceil(k / b) / split) == ceil(ceil(k / split) / b) * b and split * after >= k
                 assert (after != part(k, split, b)) == (lost_ours(k, split, b) > 0)
 
 
@@ -164,7 +168,8 @@ def test_a_reach_is_told_with_its_numbers(reached: tuple[Path, list[Row]]) -> No
     assert f"1x8x{smallest['k']}" in text and "2 tasks were not done" in text
     layer = next(r for r in rows if r["part"] == Part.LAYER)
     assert layer["named"] and f"| made up | 8 x 11528 | fp16 -> fp16, nn | {layer['hits']} | {layer['splitk_num']} |" in text
-    assert "- PyTorch, and other callers above cuBLASLt." in text and "Other layouts, epilogues, workspaces" not in text.split("## What was not run")[1]
+    assert "- PyTorch, and other callers above cuBLASLt." in text
+    assert "Other layouts, epilogues, workspaces" not in text.split("## What was not run")[1]
 
 
 def test_a_torch_run_is_told(reached: tuple[Path, list[Row]], tmp_path: Path) -> None:
@@ -174,7 +179,8 @@ def test_a_torch_run_is_told(reached: tuple[Path, list[Row]], tmp_path: Path) ->
                 "libraries": [{"version": "13.1.0", "sha256": device("13.1.0").sha256, "file": "lib/libcublasLt.so.13"}],
                 "cases": [entry | {"operator": "linear", "lost": 8, "kernels": ["nvjet_sm90_hss_splitK_NNT", "splitKreduce_kernel"]},
                           entry | {"operator": "matmul", "lost": 0, "kernels": ["gemv"]}, entry | {"operator": "mm", "refused": "no"}],
-                "sweeps": [{"blas": "cublaslt", "dtype": "float16", "operator": "linear", "m": 1, "n": 16, "smallest_k": 12104, "to_k": 12104}]}
+                "sweeps": [{"blas": "cublaslt", "dtype": "float16", "operator": "linear", "m": 1, "n": 16, "smallest_k": 12104,
+                            "to_k": 12104}]}
     (tmp_path / "torch.json").write_text(json.dumps(document))
     text = render_report(tmp_path)
     assert "The fault reaches: linear, float16." in text and "13.1.0 (`" in text and "short above" not in text
@@ -193,7 +199,7 @@ def test_a_torch_run_is_told(reached: tuple[Path, list[Row]], tmp_path: Path) ->
 def test_the_committed_report_and_script_are_what_the_committed_files_give() -> None:
     assert (FOLDER / "report.md").read_text() == render_report(FOLDER)
     text = (FOLDER / SCRIPT).read_text()
-    shapes = [tuple(map(int, s.split(", "))) for s in __import__("re").findall(r"\((\d+, \d+, \d+)\)", text)]
+    shapes = [tuple(map(int, s.split(", "))) for s in re.findall(r"\((\d+, \d+, \d+)\)", text)]
     assert text == script_text(shapes)  # type: ignore[arg-type]
 
 

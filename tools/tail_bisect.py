@@ -3,13 +3,14 @@
     python -m tools.tail_bisect next reports/splitk-tail 13.1.2.11 13.2.2.2 13.3.0.5 ...   # which of these to measure next, and why
     python -m tools.tail_bisect pack nvidia-cublas==13.2.2.2 .recon/parts/13.2.2.2         # pip, xz, parts of 54 MB, SHA256 beside them
     python -m tools.tail_bisect calls .recon/parts/13.2.2.2                               # the calls that bring it there and measure it
-    python -m tools.tail_bisect measure LIBRARY FOLDER --force-from NAME.answers.json      # there: the verb with the script, scan, forced answers
+    python -m tools.tail_bisect measure LIBRARY FOLDER --force-from NAME.answers.json      # there: verb and script, scan, forced answers
 
-`calls` prints one JSON object a call: `carry`, the file that has to travel with the tree, and `command`, run in the tree's root on that machine,
-which must keep its /tmp between calls. Its last command measures and leaves its files in $OUT; they go to reports/splitk-tail/, and then
-`probe bug splitk-tail --report -o reports/splitk-tail` tells. The parts' folder is one that git ignores and lies in the tree.
-`next` takes the state of a release from what the folder holds and goes half way between the last release with the fault and the first without
-it, per major release. A branch's late patch may be mended before the next branch's first release: so it tests only what is named.
+`calls` prints one JSON object a call: `carry`, the file that has to travel with the tree, and `command`, run in the tree's root on that
+machine, which must keep its /tmp between calls. The last command measures and leaves its files in $OUT; they go to reports/splitk-tail/,
+and then `probe bug splitk-tail --report -o reports/splitk-tail` tells. The parts' folder is one that git ignores and lies in the tree.
+`next` takes the state of a release from what the folder holds and goes half way between the last release with the fault and the
+first without it, per major release. A branch's late patch may be mended before the next branch's first release: only what was measured is
+said.
 Exit codes: 0 done, 1 a step of `measure` failed (the others are kept), 2 usage, 4 environment.
 """
 
@@ -39,7 +40,7 @@ from probe.vendor import numbers
 PART_BYTES = 54_000_000  # with the tree below what one call may carry, 64 MiB
 _PLATFORMS = ("manylinux_2_27_x86_64", "manylinux_2_24_x86_64", "manylinux2014_x86_64")
 _CASES, _CASE_SECONDS = 8, 8.0  # forced answers, and the time of each: a machine's command must end though each of them hangs
-_VERB_SECONDS, _MORE_SECONDS = 150.0, 60.0  # limits: of the verb, and of the others beyond what they are given
+_VERB_SECONDS, _MORE_SECONDS = 240.0, 60.0  # limits: of the verb, and of the others beyond what they are given
 
 
 # Which next
@@ -48,7 +49,8 @@ def choose(releases: Sequence[Release], candidates: Sequence[str]) -> list[tuple
     """(release to measure next or None, why), for each major release among the candidates. candidates: wheel versions, "13.2.2.2"."""
     out: list[tuple[str | None, str]] = []
     for major in dict.fromkeys(numbers(c)[0] for c in candidates):
-        tested = {numbers(one.version): one.state for one in releases if one.state is not State.UNTESTED and numbers(one.version)[0] == major}
+        branch = [one for one in releases if numbers(one.version)[0] == major]
+        tested = {numbers(one.version): one.state for one in branch if one.state is not State.UNTESTED}
         wanted = sorted((c for c in candidates if numbers(c)[0] == major and numbers(c)[:3] not in tested), key=numbers)
         short = [v for v, state in tested.items() if state is State.SHORT]
         whole = [v for v, state in tested.items() if state is State.WHOLE]
@@ -64,7 +66,8 @@ def choose(releases: Sequence[Release], candidates: Sequence[str]) -> list[tuple
             continue
         between = [c for c in wanted if last < numbers(c)[:3] < first]
         if between:
-            out.append((between[(len(between) - 1) // 2], f"{major}: {_dots(last)} has the fault, {_dots(first)} has not, {len(between)} between"))
+            why = f"{major}: {_dots(last)} has the fault, {_dots(first)} has not, {len(between)} between"
+            out.append((between[(len(between) - 1) // 2], why))
         else:
             rest = f"; not tested: {', '.join(wanted)}" if wanted else ""
             out.append((None, f"{major}: mended between {_dots(last)} and {_dots(first)}{rest}"))
@@ -78,7 +81,7 @@ def _dots(version: tuple[int, ...]) -> str:
 # Packing
 
 def pack(requirement: str, folder: Path, part_bytes: int = PART_BYTES, pip_options: Sequence[str] = ()) -> list[Path]:
-    """Fetch a wheel with pip, take its libcublasLt, and write it to `folder` as parts p00, p01, ... of one xz stream, with SHA256 beside them.
+    """Fetch a wheel with pip, take its libcublasLt, and write it to `folder` as parts p00, p01, ... of one xz stream, and SHA256.
 
     SHA256 holds the hash of the library and its file name. Raises UsageError where the folder is there, EnvironmentProblem.
     """
@@ -89,13 +92,15 @@ def pack(requirement: str, folder: Path, part_bytes: int = PART_BYTES, pip_optio
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         work = Path(name)
-        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12", *pip_options]
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12",
+                   *pip_options]
         for platform in _PLATFORMS:
             command += ["--platform", platform]
         ended = subprocess.run([*command, "-d", str(work), requirement], capture_output=True, text=True, check=False)
         wheels = list(work.glob("*.whl"))
         if ended.returncode or not wheels:
-            raise EnvironmentProblem(f"pip cannot fetch {requirement}: {' '.join(ended.stderr.split())[-200:]}", "`pip index versions` lists them")
+            said = " ".join(ended.stderr.split())[-200:]
+            raise EnvironmentProblem(f"pip cannot fetch {requirement}: {said}", "`pip index versions` lists releases")
         with zipfile.ZipFile(wheels[0]) as wheel:
             members = [n for n in wheel.namelist() if "libcublasLt.so" in Path(n).name]
             if not members:
@@ -129,7 +134,7 @@ def _split(library: Path, folder: Path, part_bytes: int) -> None:
 
 def calls(folder: Path, measure_options: Sequence[str] = ()) -> list[dict[str, Any]]:
     """One object a call: what it carries and its command. Raises UsageError where the folder holds no parts."""
-    parts = sorted(folder.glob("p[0-9]*"))
+    parts = sorted(p for p in folder.glob("p*") if p.name.lstrip("part.").isdigit())  # p00 and part.00
     if not parts or not (folder / "SHA256").is_file():
         raise UsageError(f"{folder} holds no packed library", "`python -m tools.tail_bisect pack` makes one")
     digest, name = (folder / "SHA256").read_text().split()
@@ -140,7 +145,8 @@ def calls(folder: Path, measure_options: Sequence[str] = ()) -> list[dict[str, A
         out.append({"carry": [str(part)], "command": f"{start}cat {shlex.quote(str(part))} >> {there}/lt.xz"})
     library = f"{there}/{name}"
     out[-1]["command"] += (f" && xz -dc {there}/lt.xz > {library} && rm {there}/lt.xz && echo '{digest}  {library}' | sha256sum -c && "
-                           f"PYTHONPATH=. python3 -W ignore -m tools.tail_bisect measure {library} $OUT {shlex.join(measure_options)}").rstrip()
+                           f"PYTHONPATH=. python3 -W ignore -m tools.tail_bisect measure {library} $OUT "
+                           f"{shlex.join(measure_options)}").rstrip()
     return out
 
 
@@ -163,12 +169,14 @@ def measure(library: Path, folder: Path, options: argparse.Namespace) -> int:
             ("scan", [*python, "tools.tail_scan", "--library", str(library), "--seconds", str(options.seconds), "--processes",
                       str(options.processes), "--most-k", str(options.scan_k), "-o", str(scan)], options.seconds + _MORE_SECONDS, (0,))]
         if options.force_from:
-            steps.append(("forced", [*python, "tools.tail_scan", "--library", str(library), "--force-from", options.force_from, "--problems",
-                                     str(_CASES), "--case-seconds", str(_CASE_SECONDS), "-o", str(work / f"forced-{tag}.json")],
+            steps.append(("forced", [*python, "tools.tail_scan", "--library", str(library), "--force-from", options.force_from,
+                                     "--problems", str(_CASES), "--case-seconds", str(_CASE_SECONDS), "-o",
+                                     str(work / f"forced-{tag}.json")],
                           2 * _CASES * _CASE_SECONDS + _MORE_SECONDS, (0,)))
         if options.reach:
             steps.append(("reach", [*python, "tools.tail_reach", "--library", str(library), "--seconds", str(options.reach), "--processes",
-                                    str(options.processes), "-o", str(work / f"reach-{tag}.parquet")], options.reach + _MORE_SECONDS, (0, 1)))
+                                    str(options.processes), "-o", str(work / f"reach-{tag}.parquet")], options.reach + _MORE_SECONDS,
+                          (0, 1)))
         for step, command, limit, good in steps:
             began = time.monotonic()
             code = _run(command, limit)

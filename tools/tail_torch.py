@@ -66,7 +66,7 @@ class Operands:
 
 def wide_operators(torch: Any, device: str, dtype: Any) -> dict[str, Callable[[Any, Any, int, int, int], Any]]:
     """name -> function of (A as m x k, B as n x k, m, n, k). B is ones, so that its memory is a k x n matrix too."""
-    zeros = torch.zeros(1 << 14, dtype=dtype, device=device)
+    zeros = torch.zeros(1 << 20, dtype=dtype, device=device)
     linear = torch.nn.functional.linear
     out = {
         "matmul": lambda a, b, m, n, k: torch.matmul(a, b.view(k, n)),
@@ -114,11 +114,15 @@ def measure(call: Run, expected: int) -> dict[str, Any]:
 
 
 def kernels(torch: Any, call: Run) -> list[str]:
-    """Names of the kernels of one call, in order."""
+    """Names of the kernels of one call, in order; none where the profiler shows none or does not work, which costs no result."""
     profiler = torch.profiler
-    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA, profiler.ProfilerActivity.CPU], acc_events=True) as seen:
-        call()
-        torch.cuda.synchronize()
+    try:
+        with profiler.profile(activities=[profiler.ProfilerActivity.CUDA, profiler.ProfilerActivity.CPU], acc_events=True) as seen:
+            call()
+            torch.cuda.synchronize()
+    except RuntimeError as error:
+        print(f"the profiler does not work here: {one_line(error)}", file=sys.stderr)
+        return []
     found = [e for e in seen.events() if str(getattr(e, "device_type", "")).endswith("CUDA")]
     return [e.name[:KERNEL_NAME] for e in sorted(found, key=lambda e: e.time_range.start)]
 
@@ -199,7 +203,8 @@ def run(torch: Any, options: argparse.Namespace) -> dict[str, Any]:
 
                 case = {"blas": backend, "operator": name, "dtype": dtype_name, "m": m, "n": n, "k": k} | measure(call, min(WINDOW, k))
                 if device == "cuda" and "refused" not in case and not options.no_kernels:
-                    case["kernels"] = kernels(torch, call)
+                    names = kernels(torch, call)
+                    case |= {"kernels": names} if names else {}
                 cases.append(case)
     jobs = [(backend, plan, name, m, n) for backend in backends for plan in plans for name in plan[2] for m, n in SIDES]
     for number, (backend, plan, name, m, n) in enumerate(jobs):

@@ -97,7 +97,8 @@ def _layers(rows: list[Row]) -> list[str]:
     lines = [f"Layers of the 16 models of the paper's Appendix C, as far as its Table 4 gives their widths (no attention projections): "
              f"{len(weights)} weights forward (x @ w.T) and backward (dX), in {len(rows)} settings of dtypes, each at every M: "
              f"{total['asked']:,} asked, {total['split']:,} split by ALGO_ID 66, split counts to {most}. The condition names a loss at "
-             f"{total['named']:,} of them, in {len(hit)} of the {len(rows)}; {total['short']:,} of {total['ran']:,} that ran are short.", ""]
+             f"{total['named']:,} of them, in {len(hit)} of the {len(rows)}; {total['short']:,} of {total['ran']:,} "
+             "that ran are short.", ""]
     if not hit:
         return lines
     out = [[r["layer"], f"{r['n']} x {r['k']}", _setting(r), r["hits"], r["splitk_num"] or "-", r["ran"], r["short"], r["lost"] or "-"]

@@ -111,6 +111,7 @@ def test_a_decline_is_a_value(sim: Child) -> None:
     assert isinstance(declined, Declined) and declined.reason is DeclineReason.UNSUPPORTED
 
 
+@pytest.mark.slow
 def test_another_library_refutes_a_schedule_and_upholds_its_own(sim: Child) -> None:
     problem = Problem.gemm(16, 16, 4096, DType.FP16, DType.FP32)
     with Child("sim-2") as other:

@@ -72,6 +72,7 @@ def test_a_library_that_follows_neither_upholds_nothing() -> None:
     assert found is not None and found.upheld < found.refuted
 
 
+@pytest.mark.slow
 def test_only_the_elements_that_are_asked_for_are_looked_at() -> None:
     """A library whose first row follows the wrong order: looked at alone, that row refutes nothing."""
     wrong, right = PAIRS["other cuts"]

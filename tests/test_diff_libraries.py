@@ -257,6 +257,7 @@ def test_help_loads_nothing_heavy() -> None:
 LONG = ("16x16x96 fp16 fp32", "9x16x2056 fp16 fp32", "72x8x64", "16x16x300000 fp16 fp32")  # the last one takes most of a minute
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_resume_ends_as_if_nothing_had_been(tmp_path: Path) -> None:
     shapes, output = shapes_file(tmp_path, *LONG), tmp_path / "d.parquet"
     command = [sys.executable, "-m", "probe", "diff-libraries", "sim", "sim-2", "--shapes", shapes, "--seed", "3", "-o", "d.parquet"]

@@ -21,7 +21,7 @@ from probe.walks.general import loops_of, tree_over
 from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import recover_tree
 
-_SETTINGS = settings(max_examples=60, deadline=None, derandomize=True,
+_SETTINGS = settings(max_examples=30, deadline=None, derandomize=True,
                      suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 

@@ -86,6 +86,7 @@ def wheel_with(folder: Path, member: Path | None, version: str) -> None:
         wheel.writestr(f"{info}/RECORD", "")
 
 
+@pytest.mark.slow
 @needs_cc
 @needs_xz
 def test_the_calls_of_a_session_bring_a_release_there_and_measure_it(tmp_path: Path) -> None:
@@ -155,6 +156,7 @@ def test_a_part_and_the_tree_travel_in_one_call() -> None:
 
 # Measuring
 
+@pytest.mark.slow
 @needs_cc
 def test_a_step_that_fails_costs_no_other_and_one_that_hangs_is_ended(tmp_path: Path) -> None:
     stand_ins, out = build(tmp_path), tmp_path / "out"

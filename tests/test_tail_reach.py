@@ -141,6 +141,7 @@ def test_what_the_time_did_not_allow_is_said(tmp_path: Path) -> None:
     assert f"{about['left']} of {about['tasks']} tasks were not done" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_is_said_and_the_rest_is_kept(tmp_path: Path) -> None:
     tool = subprocess.Popen([*COMMAND, "--library", "sim", "--parts", "smallest", "--seconds", "5", "--processes", "2", "-o",
                              "reach.parquet"], cwd=tmp_path, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,11 +210,26 @@ def _workarounds(results: Results) -> list[str]:
     for role, text in texts.items():
         runs = [r for f in results.showing for r in f.controls if r.role is role]
         told = f"{sum(not r.lost for r in runs)} of {len(runs)} sums whole" if runs else "not run"
+        if runs and role is not Role.DIVIDED:
+            told += f", by ALGO_ID {listed(str(a) for a in sorted({r.answer.algo_id for r in runs}))}"
         lines.append(f"- {text} Control `{_CONTROLS[role]}`: {told}.")
     free = results.in_state(State.WHOLE)
     lines.append(f"- Upgrading: no short sum with {listed(one.version for one in free)}." if free
                  else "- Upgrading: no release without the fault was run.")
     return [*lines, ""]
+
+
+def _missing(results: Results) -> list[str]:
+    """Controls that were not run, one line for each reason: its control, the sums by number, one of them by name."""
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for f in results.findings:
+        for text in f.missing:
+            head, _, why = text.partition(": ")
+            role, _, problem = head.partition(" of ")
+            said = why.replace(problem, "it") if problem else why
+            grouped.setdefault((f.target.version, role, re.sub(r"\b\d+\b", "n", said)), []).append(text)
+    return [f"- cuBLASLt {version}: {texts[0]}." if len(texts) == 1 else f"- cuBLASLt {version}: {role} of {len(texts)} sums, "
+            f"as {texts[0].partition(' of ')[2]}." for (version, role, _), texts in grouped.items()]
 
 
 def _unrun(results: Results) -> list[str]:
@@ -230,7 +246,7 @@ def _unrun(results: Results) -> list[str]:
         if none:
             words = f"the condition names no shape up to K = {f.most_k:,}, so none was run"
             lines.append(f"- {', '.join(none)} with {f.target.version}: {words}.")
-    lines += [f"- cuBLASLt {f.target.version}: {text}." for f in results.findings for text in f.missing]
+    lines += _missing(results)
     unscanned = [one.version for one in results.releases if not one.scans]
     if unscanned:
         lines.append(f"- The scan with random shapes on {listed(unscanned)}.")

@@ -190,14 +190,20 @@ def _controls(oracle: Oracle, short: TailRun) -> Iterator[TailRun | str]:
 
 
 def _other(oracle: DeviceOracle, short: TailRun) -> TailRun | str:
-    """The first answer offered that is another algorithm and runs, else one of the same that does not split."""
+    """The first answer offered that is another algorithm and runs, else one of the same that does not split.
+
+    Offered with every reduction scheme, then with none: on an H200 the first list holds splits by ALGO_ID 66 alone, the second also 41.
+    """
     name = f"{Role.OTHER_ALGORITHM} of {short.problem.key}"
-    offered = ask_many(oracle.library, short.problem, PREFERENCE, _OFFERED)
-    if isinstance(offered, Declined):
-        return f"{name}: {offered.text}"
-    others = [a for a in offered if a.algo_id != NVJET] + [a for a in offered if a.algo_id == NVJET and a.splitk_num == 1]
-    for answer in others:
-        run = _run(oracle, Role.OTHER_ALGORITHM, short.problem, PREFERENCE, answer)
+    offered: list[tuple[Preference, Answer]] = []
+    for preference in (PREFERENCE, replace(PREFERENCE, reduction_scheme_mask=0)):
+        answers = ask_many(oracle.library, short.problem, preference, _OFFERED)
+        if not isinstance(answers, Declined):
+            offered += [(preference, a) for a in answers]
+    others = ([one for one in offered if one[1].algo_id != NVJET]
+              + [one for one in offered if one[1].algo_id == NVJET and one[1].splitk_num == 1])
+    for preference, answer in others:
+        run = _run(oracle, Role.OTHER_ALGORITHM, short.problem, preference, answer)
         if isinstance(run, TailRun):
             return run
     return f"{name}: none of {len(offered)} answers is another algorithm that runs"

@@ -17,7 +17,7 @@ import os
 import sys
 
 # Which shapes lose moves with GPU and library: on an H200 with 13.1.0 all of these do, but for 8648, which other GPUs lose.
-SHAPES = [(1, 8, 11528), (32, 32, 11528), (64, 64, 11528), (1, 8, 57608), (1, 8, 57616), (1, 8, 8648)]
+SHAPES = [(1, 8, 11528), (32, 32, 11528), (64, 64, 11528), (1, 8, 57608), (1, 8, 57616), (1, 8, 8648), (128, 128, 11528)]
 WORKSPACE = 32 << 20  # bytes; without a workspace the library cannot split K
 F32, F16, COMPUTE_32F, NVJET = 0, 2, 68, 66  # cudaDataType, cublasComputeType_t; NVJET is the ALGO_ID that loses
 ATTRIBUTES = ("algo_id", "tile", "splitk_num", "reduction_scheme")  # numbers 0 to 3 of cublasLtMatmulAlgoConfigAttributes_t
@@ -63,10 +63,10 @@ class Gemm:
         self.b, self.a, self.c = [made(lt, "cublasLtMatrixLayoutCreate", dtype, C.c_uint64(rows), C.c_uint64(columns), C.c_int64(rows))
                                   for dtype, rows, columns in ((F16, n, k), (F16, k, m), (F32, n, m))]
 
-    def answers(self, count):
-        """Up to `count` answers of the library, its first choice first, each a Result."""
+    def answers(self, count, schemes=7):
+        """Up to `count` answers of the library, its first choice first, each a Result. schemes: how a split may be reduced; 0: no split."""
         preference, results, got = made(lt, "cublasLtMatmulPreferenceCreate"), (Result * count)(), C.c_int()
-        wishes = [(1, C.c_uint64(WORKSPACE))]  # the most workspace; then 5 to 8: the alignments in bytes of the call's A, B, C and D
+        wishes = [(1, C.c_uint64(WORKSPACE)), (3, C.c_uint32(schemes))]  # then 5 to 8: alignments in bytes of the call's A, B, C and D
         wishes += [(5 + i, C.c_uint32(min(256, p.value & -p.value))) for i, p in enumerate((ones, ones, output, output))]
         for number, value in wishes:
             call(lt, "cublasLtMatmulPreferenceSetAttribute", preference, number, C.byref(value), C.c_size_t(C.sizeof(value)))
@@ -132,7 +132,7 @@ for m, n, k in shapes:
     runs += tried
     if any(r["lost"] for r in tried):
         controls.append(gemm.run("control: no workspace", None, 0))
-        offered = [(attributes(r), r) for r in gemm.answers(64)]
+        offered = [(attributes(r), r) for r in gemm.answers(64) + gemm.answers(64, 0)]
         others = [r for a, r in offered if a["algo_id"] != NVJET] + [r for a, r in offered if a["splitk_num"] == 1]
         controls += [gemm.run("control: another algorithm", r, r.workspace) for r in others[:1]]
         step = 64 * max(1, tried[-1].get("splitk_num", 1))  # whole blocks of 64 for each part

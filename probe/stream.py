@@ -28,6 +28,7 @@ MOST_BYTES = 16 * 2**30  # of the operands of one problem, where a regime says n
 _WORD = 2**64
 _KEY = 0x70726F62653A45  # "probe:E": no draw of inputs shares a key with a stream
 _FP8_MULTIPLE = 16  # of N and K, and of every offset and row distance in bytes (probe.problem)
+DEFAULT_ALIGNMENT = 256  # bytes: the library's own default (DESIGN section 6)
 _EXACT = decimal.Context(prec=40)  # rounds correctly on every machine, which exp of a C library does not
 
 
@@ -36,6 +37,14 @@ class Law(StrEnum):
 
     UNIFORM = "uniform"
     LOG = "log"
+
+
+class Alignment(StrEnum):
+    """What the library is told of the operands' addresses. true: their real alignment. default: 256 bytes each, as where a caller sets no
+    alignment, which an offset can break."""
+
+    TRUE = "true"
+    DEFAULT = "default"
 
 
 class Output(StrEnum):
@@ -109,6 +118,10 @@ def _choose(choices: Sequence[T], word: int) -> T:
     return choices[len(choices) * word >> 64]
 
 
+def _fitting(values: tuple[int, ...], step: int) -> tuple[int, ...]:
+    return tuple(v for v in values if v % step == 0)
+
+
 @dataclass(frozen=True)
 class Asked:
     """A problem and what the caller allows. source: the regime or list that it comes from."""
@@ -123,9 +136,10 @@ class RandomRegime(Record):
     """Random problems of one kind.
 
     outputs and layouts that a dtype does not have are left out for that dtype; each must be possible with some dtype. fast_accumulation:
-    the modes of e4m3. workspaces: bytes. offsets: of A, B and the output from a 256-byte boundary, in bytes, each drawn by itself.
-    paddings: bytes between the rows of a stored matrix, likewise. most_bytes: of the operands, packed; K's range ends where it would be
-    passed. share: how often, beside the shares of other regimes. Raises UsageError for what gives no valid problem.
+    the modes of e4m3. workspaces: bytes. offsets: of A, B and the output from a 256-byte boundary, in bytes, each drawn by itself from
+    those that its dtype can have. paddings: bytes between the rows of a stored matrix, likewise. alignments: what the library is told of
+    the addresses. most_bytes: of the operands, packed; K's range ends where it would be passed. share: how often, beside the shares of
+    other regimes. Raises UsageError for what gives no valid problem.
     """
 
     KIND: ClassVar[str] = "random regime"
@@ -142,6 +156,7 @@ class RandomRegime(Record):
     reduction_schemes: tuple[int, ...] = (7,)
     offsets: tuple[int, ...] = (0,)
     paddings: tuple[int, ...] = (0,)
+    alignments: tuple[Alignment, ...] = (Alignment.TRUE,)
     most_bytes: int = MOST_BYTES
     share: int = 1
 
@@ -149,12 +164,15 @@ class RandomRegime(Record):
         check_text("name", self.name)
         check_int("share", self.share, 1, 10**6)
         check_int("most_bytes", self.most_bytes, 1, 2**50)
-        for name in ("dtypes", "outputs", "layouts", "fast_accumulation", "workspaces", "reduction_schemes", "offsets", "paddings"):
+        for name in ("dtypes", "outputs", "layouts", "fast_accumulation", "workspaces", "reduction_schemes", "offsets", "paddings",
+                     "alignments"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise UsageError(f"{name} of regime {self.name!r} are empty or name one twice", "each value once")
         for mask in self.reduction_schemes:
             check_int("reduction_schemes", mask, 0, 7, "0 to 7, a sum of 1 in place, 2 compute type, 4 output type")
+        for alignment in self.alignments:
+            check_enum("alignments", alignment, Alignment)
         for workspace in self.workspaces:
             check_int("workspaces", workspace, 0, 2**40)
         if unknown := [d for d in self.dtypes if d not in (DType.FP16, DType.BF16, DType.E4M3)]:
@@ -168,6 +186,13 @@ class RandomRegime(Record):
                 if not by_dtype(dtype):
                     raise UsageError(f"dtypes of regime {self.name!r}: {dtype} goes with none of the {what}",
                                      "16-bit inputs give their own dtype or fp32; e4m3 needs layout tn")
+        for what in ("offsets", "paddings"):
+            for value in getattr(self, what):
+                check_int(what, value, 0, 2**20)
+                if not any(value % step == 0 for dtype in self.dtypes for out in self._outputs(dtype)
+                           for step in self._steps(dtype, self._output(dtype, out))):
+                    raise UsageError(f"{what} of regime {self.name!r}: {value} B splits an element, or a 16-byte unit of e4m3",
+                                     "multiples of the element's bytes, of 16 for e4m3")
         if True in self.fast_accumulation and DType.E4M3 not in self.dtypes:
             raise UsageError(f"fast accumulation of regime {self.name!r} needs e4m3", "leave it out, or add the dtype e4m3")
         for dtype in self.dtypes:
@@ -186,13 +211,16 @@ class RandomRegime(Record):
             if need > self.most_bytes:
                 raise UsageError(f"regime {self.name!r} passes {self.most_bytes:,} bytes at {m}x{n}x{k} already ({need:,})",
                                  "smaller m or n, or a larger most")
-            step = _FP8_MULTIPLE if dtype.is_fp8 else max(dtype.itemsize, out.itemsize)
-            for what in ("offsets", "paddings"):
-                for value in getattr(self, what):
-                    check_int(what, value, 0, 2**20)
-                    if value % step:
-                        raise UsageError(f"{what} of regime {self.name!r}: {value} B is no multiple of {step}, which {dtype} inputs with "
-                                         f"{out} output need", f"multiples of {step}")
+            for step in self._steps(dtype, out):
+                for what in ("offsets", "paddings"):
+                    if not _fitting(getattr(self, what), step):
+                        raise UsageError(f"{what} of regime {self.name!r} hold no multiple of {step} B, which {dtype} inputs with {out} "
+                                         f"output need: {', '.join(f'{v} B' for v in getattr(self, what))}", f"0, or multiples of {step}")
+
+    @staticmethod
+    def _steps(dtype: DType, out: DType) -> tuple[int, int, int]:
+        """What offsets and paddings of A, B and the output are multiples of, in bytes."""
+        return (_FP8_MULTIPLE,) * 3 if dtype.is_fp8 else (dtype.itemsize, dtype.itemsize, out.itemsize)
 
     @staticmethod
     def _multiple(dtype: DType) -> int:
@@ -209,7 +237,7 @@ class RandomRegime(Record):
         return (DType.BF16 if dtype.is_fp8 else dtype) if output is Output.SAME else DType(output.value)
 
     def problem(self, words: Sequence[int]) -> Asked:
-        """The problem of 15 random words; which word chooses what is part of the stream and never changes."""
+        """The problem of 16 random words; which word chooses what is part of the stream and never changes."""
         dtype = _choose(self.dtypes, words[0])
         out, layout = self._output(dtype, _choose(self._outputs(dtype), words[1])), _choose(self._layouts(dtype), words[2])
         fast = _choose(self.fast_accumulation, words[3]) and dtype.is_fp8
@@ -217,10 +245,11 @@ class RandomRegime(Record):
         m, n = self.m.pick(words[4]), self.n.pick(words[5], multiple)
         room = (self.most_bytes - m * n * out.itemsize) // ((m + n) * dtype.itemsize)
         k = self.k.pick(words[6], multiple, room)
-        preference = Preference(workspace_bytes=_choose(self.workspaces, words[7]),
-                                reduction_scheme_mask=_choose(self.reduction_schemes, words[8]))
-        a, b, d = (_choose(self.offsets, word) for word in words[9:12])
-        lead = [_choose(self.paddings, word) for word in words[12:15]]
+        told = None if _choose(self.alignments, words[15]) is Alignment.TRUE else DEFAULT_ALIGNMENT
+        preference = Preference(_choose(self.workspaces, words[7]), _choose(self.reduction_schemes, words[8]), told, told, told, told)
+        steps = self._steps(dtype, out)
+        a, b, d = (_choose(_fitting(self.offsets, step), word) for step, word in zip(steps, words[9:12], strict=True))
+        lead = [_choose(_fitting(self.paddings, step), word) for step, word in zip(steps, words[12:15], strict=True)]
         columns = (m if layout.a_transposed else k, k if layout.b_transposed else n, n)
         sizes = (dtype.itemsize, dtype.itemsize, out.itemsize)
         lda, ldb, ldd = (c + padding // size for c, padding, size in zip(columns, lead, sizes, strict=True))
@@ -228,7 +257,7 @@ class RandomRegime(Record):
                                              d_offset_bytes=d, lda=lda, ldb=ldb, ldc=ldd, ldd=ldd), preference)
 
 
-_REGIME_WORDS = 15
+_REGIME_WORDS = 16
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from probe.errors import UsageError
 from probe.names import DType, Layout
 from probe.preference import Preference
 from probe.problem import Problem
-from probe.stream import _KEY, Asked, Axis, Law, Output, ProblemStream, RandomRegime, _words
+from probe.stream import _KEY, Alignment, Asked, Axis, Law, Output, ProblemStream, RandomRegime, _words
 
 WORDS = st.integers(0, 2**64 - 1)
 SEEDS = st.integers(0, 2**60 - 1)
@@ -34,13 +34,14 @@ def regimes(draw: st.DrawFn) -> RandomRegime:
     layouts = dict.fromkeys((Layout.TN, *(() if dtypes == (DType.E4M3,) else some(tuple(Layout)))))
     m, n, k = draw(axes()), draw(axes()), draw(axes())
     multiple = 16 if DType.E4M3 in dtypes else 1
+    steps = (16, 64) if dtypes == (DType.E4M3,) else (2, 4, 16, 64)
     least = k.least(multiple)
     assert least is not None
     # no less than the largest m and n need beside the smallest k, and no more than four times as much: K is then cut short at times
     need = (m.high + n.high) * least * 2 + m.high * n.high * 4
     return RandomRegime("any", m, n, k, dtypes, tuple(outputs), tuple(layouts), (False, True) if DType.E4M3 in dtypes else (False,),
-                        some((0, 1024, 2**25)), some((0, 2, 7)), some((0, 16, 64)), some((0, 16, 256)), draw(st.integers(need, 4 * need)),
-                        draw(st.integers(1, 3)))
+                        some((0, 1024, 2**25)), some((0, 2, 7)), (0, *some(steps)), (0, *some(steps)), some(tuple(Alignment)),
+                        draw(st.integers(need, 4 * need)), draw(st.integers(1, 3)))
 
 
 @given(regimes(), SEEDS, st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
@@ -59,6 +60,8 @@ def test_every_problem_is_valid_and_within_what_was_asked(regime: RandomRegime, 
         for x, dtype in (("a", p.a_dtype), ("b", p.b_dtype), ("d", p.d_dtype)):
             assert (p.leading_dimension(x) - p.stored_shape(x)[1]) * dtype.itemsize in regime.paddings
         assert p.ldc == p.ldd
+        told = p.alignments(asked.preference)
+        assert told == (256,) * 4 if Alignment.TRUE not in regime.alignments else told in ((256,) * 4, tuple(map(p.alignment, "abcd")))
         assert asked.preference.workspace_bytes in regime.workspaces
         assert asked.preference.reduction_scheme_mask in regime.reduction_schemes
 
@@ -78,7 +81,7 @@ def test_an_index_is_the_same_alone_in_a_batch_and_in_any_order(parts: list[Rand
 def test_choices_that_are_added_later_move_no_other_choice() -> None:
     plain = RandomRegime("r", Axis(1, 500), Axis(1, 500), Axis(8, 5000))
     more = RandomRegime("r", Axis(1, 500), Axis(1, 500), Axis(8, 5000), outputs=(Output.SAME, Output.FP32), workspaces=(0, 1024),
-                        layouts=(Layout.NN, Layout.TT), offsets=(0, 64))
+                        layouts=(Layout.NN, Layout.TT), offsets=(0, 64), alignments=tuple(Alignment))
     one, other = (ProblemStream(3, (), (r,)) for r in (plain, more))
     sizes = [[(p.m, p.n, p.k) for p in (s.at(i).problem for i in range(50))] for s in (one, other)]
     assert sizes[0] == sizes[1] and len(set(sizes[0])) > 40

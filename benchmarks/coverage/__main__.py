@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def of_draw(one: argparse.ArgumentParser) -> None:
         one.add_argument("--seed", type=int, default=1, help="of the problems and of all draws")
-        one.add_argument("--draw", choices=("all", "small"), default="all", help="small: sizes for the simulated library")
+        one.add_argument("--draw", choices=("all", "small", "tiny"), default="all", help="small, tiny: sizes for the simulated library")
 
     run = command("run", "Walk many random problems, processes side by side.")
     of_library(run)

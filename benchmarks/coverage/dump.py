@@ -59,7 +59,8 @@ def dump(dataset: Dataset, path: Path, say: Callable[[str], None], *, library: s
     if opened.oracle.target.sha256 != dataset.facts["target"]["sha256"]:
         raise UsageError("this is another library than the run's", "the same library file, by --library")
     arrays: dict[str, Bits] = {}
-    about, held = [], 0
+    about: list[dict[str, Any]] = []
+    held = 0
     for row in small:
         if held > _MOST_BYTES:
             say(f"{len(small) - len(about)} problems are left out: {_MOST_BYTES >> 20} MiB are full")

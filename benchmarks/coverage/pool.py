@@ -32,7 +32,7 @@ _SAY_SECONDS = 10.0
 _ASK_SECONDS = 10.0  # to ask and to capture once more, where a walk gave no point
 _LEAST_SECONDS = 0.05  # of a run's time, below which no problem is begun
 _FAILURES = 3  # starts of a child in a row that fail before its place in the pool is given up
-# Walked before the clock runs, in each child: both kinds of input makers (host and device), every dtype, rows of packed and padded matrices.
+# Walked before the clock runs, in each child: both kinds of input makers (host and device), every dtype, packed and padded matrices.
 _WARM = (Problem.gemm(64, 64, 576, DType.FP16), Problem.gemm(1, 4096, 512, DType.BF16),
          Problem.gemm(520, 520, 640, DType.BF16, DType.FP32), Problem.gemm(520, 528, 640, DType.E4M3),
          Problem.gemm(520, 520, 640, DType.FP16, layout=Layout.TN, lda=648, ldb=648, ldd=528))
@@ -41,8 +41,8 @@ _WARM_SMALL = (Problem.gemm(16, 16, 96, DType.FP16), Problem.gemm(16, 16, 96, DT
 
 @dataclass(frozen=True)
 class Plan:
-    """library and gpu: as `probe walk` takes them. problems: indices 0 to problems - 1 of the stream of (seed, draw). seconds: of wall clock
-    once all children are warm. limit: seconds for one problem. Raises UsageError."""
+    """library and gpu: as `probe walk` takes them. problems: indices 0 to problems - 1 of the stream of (seed, draw). seconds: of wall
+    clock once all children are warm. limit: seconds for one problem. Raises UsageError."""
 
     library: str | None
     problems: int
@@ -75,8 +75,8 @@ class Pool:
         self.facts: dict[str, Any] = {}
 
     def run(self, take: Callable[[Row], None], tick: Callable[[], None]) -> None:
-        """Walk until the problems or the seconds are used up. take: called with each row, tick: at least once a second; both in this thread.
-        Raises what the start of the children raises."""
+        """Walk until the problems or the seconds are used up. take: called with each row, tick: at least once a second; both in this
+        thread. Raises what the start of the children raises."""
         with ExitStack() as stack:
             self.children = [stack.enter_context(Child(self.plan.library, self.plan.gpu)) for _ in range(self.plan.processes)]
             threads = [threading.Thread(target=self._work, args=(child,), daemon=True) for child in self.children]
@@ -171,7 +171,7 @@ class Pool:
             reply = error
         wall, lost = time.monotonic() - start, child.pid is None
         failed = isinstance(reply, Declined | Exception)
-        if failed and (self._stop.is_set() or lost and time.monotonic() >= self._deadline):
+        if failed and (self._stop.is_set() or (lost and time.monotonic() >= self._deadline)):
             return None
         answer, captured = self._ask(child, asked) if failed else (None, None)
         return row_of(index, asked, Ended(reply, steps[-1], wall, lost, answer, captured))
@@ -235,7 +235,8 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None], watch: Callable[[P
             begun = said = written = moment
         if moment - said >= _SAY_SECONDS:
             said = moment
-            say(f"{moment - begun:.0f} s: {counts.total()} of {plan.problems}, {counts.total() / (moment - begun):.1f} a second; {told(counts)}")
+            rate = counts.total() / (moment - begun)
+            say(f"{moment - begun:.0f} s: {counts.total()} of {plan.problems}, {rate:.1f} a second; {told(counts)}")
         if len(rows) >= _PART_ROWS or moment - written >= _PART_SECONDS:
             save()
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
+from functools import cache
 
 from probe.names import DType, Layout
 from probe.stream import Alignment, Axis, Law, Output, ProblemStream, RandomRegime
 
 
 class Draw(StrEnum):
-    """all: for a device. small: the same regimes with sizes that the simulated library does in a moment."""
+    """all: for a device. small, tiny: the same regimes with sizes that the simulated library does in a second, in a moment."""
 
     ALL = "all"
     SMALL = "small"
+    TINY = "tiny"
 
 
-_SMALL = {"m": 64, "n": 64, "k": 1536}  # the largest sizes of the small draw
+_MOST = {Draw.SMALL: (64, 64, 1536), Draw.TINY: (16, 16, 48)}  # M, N, K of those draws
 _MOST_BYTES = 2**28  # of the operands of one problem: many processes share a device, and a host compares every output
 _WIDTHS = (512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 11008, 12288, 14336)  # of layers of language models
 _ODD = tuple(dict.fromkeys(2 * round(2 ** (i / 16)) + 1 for i in range(16 * 11)))  # 3 to 3,923, every factor of two alike
@@ -49,8 +51,10 @@ def regimes(draw: Draw = Draw.ALL) -> tuple[RandomRegime, ...]:
         *_regime("vector", Axis(1, 16384), Axis(1, 1), Axis(1, 131072), _SIXTEEN, 2),
         *_regime("small M, odd N", Axis(1, 16), Axis(values=_ODD), Axis(1, 16384), _SIXTEEN, 3),
         *_regime("tiny", Axis(1, 64), Axis(1, 64), Axis(1, 512), _EVERY, 2))
-    return parts if draw is Draw.ALL else tuple(
-        replace(r, m=_cut(r.m, _SMALL["m"]), n=_cut(r.n, _SMALL["n"]), k=_cut(r.k, _SMALL["k"])) for r in parts)
+    if draw is Draw.ALL:
+        return parts
+    m, n, k = _MOST[draw]
+    return tuple(replace(r, m=_cut(r.m, m), n=_cut(r.n, n), k=_cut(r.k, k)) for r in parts)
 
 
 def _cut(axis: Axis, most: int) -> Axis:
@@ -59,6 +63,7 @@ def _cut(axis: Axis, most: int) -> Axis:
     return replace(axis, low=min(axis.low, most), high=min(axis.high, most))
 
 
+@cache
 def stream_of(seed: int, draw: Draw = Draw.ALL) -> ProblemStream:
     """The problems of a seed."""
     return ProblemStream(seed, (), regimes(draw))

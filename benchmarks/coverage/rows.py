@@ -19,7 +19,7 @@ from probe.stream import Asked
 
 VERSION = 1
 KIND = "coverage"
-STEPS = ("ask", "capture", "prepare", "agree", "walk", "settle", "prove")
+STEPS = ("ask", "capture", "prepare", "agree", "walk", "recover", "settle", "prove", "record")
 _TEXT = 400  # characters of a schedule that a row keeps
 _LONG = ("problem", "preference", "gemm_desc", "ambiguous_text", "schedule_text", "date", "launched", "outputs_compared", "candidates")
 Row = dict[str, Any]
@@ -189,7 +189,8 @@ def read(paths: Sequence[Path]) -> Dataset:
             raise UsageError(f"{path} cannot be read: {str(error).splitlines()[0]}", "a .parquet file of a run") from None
         said = table.schema.metadata or {}
         if said.get(b"probe.kind") != KIND.encode() or said.get(b"probe.version") != str(VERSION).encode():
-            raise UsageError(f"{path} holds no coverage rows of version {VERSION}", "a .parquet file of `python -m benchmarks.coverage run`")
+            raise UsageError(f"{path} holds no coverage rows of version {VERSION}",
+                             "a .parquet file of `python -m benchmarks.coverage run`")
         found = json.loads(said[b"probe.facts"])
         if facts is not None and found != facts:
             raise UsageError(f"{path} is of another run than {paths[0]}", "the files of one run")
@@ -205,7 +206,11 @@ def read(paths: Sequence[Path]) -> Dataset:
 def compact(dataset: Dataset, path: Path) -> None:
     """The dataset as one file without what follows from (seed, index) or is long; what is not confirmed keeps its schedule and text."""
     kept = [name for name in COLUMNS if name not in _LONG or name in ("schedule_text", "ambiguous_text")]
-    rows = [{name: "" if name in _LONG and row["outcome"] == Outcome.CONFIRMED
-             else round(row[name], 5) if COLUMNS[name] == "float" and row[name] is not None else row[name] for name in kept}
-            for row in dataset.rows]
+
+    def short(row: Row, name: str) -> Any:
+        if name in _LONG and row["outcome"] == Outcome.CONFIRMED:
+            return ""
+        return float(f"{row[name]:.3g}") if COLUMNS[name] == "float" and row[name] is not None else row[name]
+
+    rows = [{name: short(row, name) for name in kept} for row in dataset.rows]
     write(rows, dataset.facts, path, kept)

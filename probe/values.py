@@ -105,7 +105,7 @@ class Record:
         form = document.get("form")
         if isinstance(form, bool) or form != cls.FORM:
             raise UsageError(f"{what} has form {form!r}", f"this probe reads form {cls.FORM}")
-        hints = _hints(cls)
+        hints = _hints(cls)  # type: ignore[arg-type]  # mypy: a type with a type variable is not hashable; it is
         names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         unknown = sorted(set(document) - set(names) - {"kind", "form"})
         missing = sorted(set(names) - set(document))

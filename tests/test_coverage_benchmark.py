@@ -17,7 +17,7 @@ from benchmarks.coverage.dump import DRAWS, dump, load
 from benchmarks.coverage.pool import Plan, Pool, run
 from benchmarks.coverage.regimes import Draw, regimes, stream_of
 from benchmarks.coverage.report import report
-from benchmarks.coverage.rows import RECOVERED, Dataset, Ended, Outcome, compact, promise_broken, read, row_of
+from benchmarks.coverage.rows import RECOVERED, Dataset, Ended, Outcome, compact, promise_broken, read, row_of, write
 from probe.answer import Answer
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.inputs import DrawKind
@@ -118,6 +118,16 @@ def test_what_the_time_does_not_allow_is_not_begun(tmp_path: Path) -> None:
         dataset = read(files)
         assert all(row["outcome"] in RECOVERED for row in dataset.rows)  # what was cut off is no error
         assert dataset.not_begun == 10**6 - len(dataset.rows) > 10**5
+
+
+def test_a_resumed_run_walks_only_what_is_missing(finished: Run, tmp_path: Path) -> None:
+    keep = [row for row in finished.dataset.rows if row["index"] not in (2, 5)]
+    write(keep, finished.dataset.facts, tmp_path / "part-00000.parquet")
+    counts = run(Plan("sim", PROBLEMS, 1, SEED, 100, draw=Draw.TINY), tmp_path, lambda text: None, resume=True)
+    whole = read(sorted(tmp_path.iterdir()))
+    assert counts.total() == 2 and [row["index"] for row in whole.rows] == list(range(PROBLEMS)) and whole.facts["seconds"] == 350
+    with pytest.raises(UsageError, match="another run"):
+        run(Plan("sim", PROBLEMS, 1, SEED + 1, 100, draw=Draw.TINY), tmp_path, lambda text: None, resume=True)
 
 
 @pytest.mark.parametrize("draw", Draw)

@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
     plan = Plan(options.library, options.problems, options.processes, options.seed, options.seconds, options.limit, Draw(options.draw),
                 options.gpu)
-    counts = run(plan, options.output, _say)
+    counts = run(plan, options.output, _say, resume=options.resume)
     return ExitCode.OK if counts.total() == counts["confirmed"] + counts["misaligned"] else ExitCode.NOT_CONFIRMED
 
 
@@ -119,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--processes", type=int, default=16)
     run.add_argument("--seconds", type=float, default=400, help="of wall clock, once every process is warm")
     run.add_argument("--limit", type=float, default=20, help="seconds for one problem")
-    run.add_argument("-o", "--output", type=Path, required=True, help="a new or empty folder")
+    run.add_argument("--resume", action="store_true", help="walk what the folder of a run lacks")
+    run.add_argument("-o", "--output", type=Path, required=True, help="a folder: new or empty, or that of the run to resume")
     report = command("report", "Write the report of a run.")
     report.add_argument("dataset", type=Path, nargs="+")
     report.add_argument("-o", "--output", type=Path)

@@ -8,14 +8,14 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.coverage.regimes import Draw, stream_of
-from benchmarks.coverage.rows import Ended, Outcome, Row, row_of, write
+from benchmarks.coverage.rows import SAME, Ended, Outcome, Row, read, row_of, write
 from probe.answer import Answer
 from probe.children import START_SECONDS, Child
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
@@ -62,12 +62,15 @@ class Plan:
 
 
 class Pool:
-    """One run. `rows` come to `take` in the order in which they are finished."""
+    """One run. done: indices that are left out. target: that the library must have, if any. Rows come to `take` in the order in which they
+    are finished."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.plan, self._say = plan, say
+    def __init__(self, plan: Plan, say: Callable[[str], None], done: Collection[int] = (),
+                 target: Mapping[str, Any] | None = None) -> None:
+        self.plan, self._say, self._target = plan, say, target
         self._stream = stream_of(plan.seed, plan.draw)
-        self._next, self._lock = 0, threading.Lock()
+        self._left = iter([index for index in range(plan.problems) if index not in done])
+        self._lock = threading.Lock()
         self._said: queue.Queue[Row | Exception | Child | None] = queue.Queue()  # a child: it is warm; None: a thread has ended
         self._go, self._stop = threading.Event(), threading.Event()
         self._deadline = 0.0
@@ -114,6 +117,8 @@ class Pool:
             self._say(f"{number + 1} of {len(self.children)} processes warm after {time.monotonic() - start:.0f} s")
         identity = self.children[0].identify()
         plan = asdict(self.plan) | {"draw": str(self.plan.draw)}
+        if self._target not in (None, identity.target.to_document()):
+            raise UsageError("this is another library or device than that of the run to resume", "the same")
         self.facts = plan | {"target": identity.target.to_document(), "announcement": identity.announcement, "date": now()}
 
     def _work(self, child: Child) -> None:
@@ -148,10 +153,9 @@ class Pool:
 
     def _take(self) -> int | None:
         with self._lock:
-            if self._stop.is_set() or self._next == self.plan.problems or self._deadline - time.monotonic() < _LEAST_SECONDS:
+            if self._stop.is_set() or self._deadline - time.monotonic() < _LEAST_SECONDS:
                 return None
-            self._next += 1
-            return self._next - 1
+            return next(self._left, None)
 
     def _warm_up(self, child: Child) -> None:
         child.identify()
@@ -198,22 +202,31 @@ def _document_of(asked: Asked, seed: int) -> Request[Any]:
     return Request(request.op, request.arguments, lambda reply: value_or_declined(reply, lambda document: document["point"]))
 
 
-def run(plan: Plan, folder: Path, say: Callable[[str], None], watch: Callable[[Pool], None] = lambda pool: None) -> Counter[str]:
-    """Walk the problems of a plan, writing part-*.parquet into `folder`, which must be new or empty. Returns how many have each outcome.
+def run(plan: Plan, folder: Path, say: Callable[[str], None], watch: Callable[[Pool], None] = lambda pool: None,
+        resume: bool = False) -> Counter[str]:
+    """Walk the problems of a plan, writing part-*.parquet into `folder`. Returns how many have each outcome, of this call.
 
-    say: called with a line for the person, at least every 10 s. watch: called with the pool after each row. What an interrupted run has
-    is written. Raises UsageError, EnvironmentProblem, LibraryError, ChildBug.
+    say: called with a line for the person, at least every 10 s. watch: called with the pool after each row. resume: walk only what the
+    files of the folder lack; else it must be new or empty. What an interrupted run has is written. Raises UsageError,
+    EnvironmentProblem, LibraryError, ChildBug.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise UsageError(f"{folder} is not empty", "a new folder")
+        files = sorted(folder.glob("part-*.parquet"))
+        if any(folder.iterdir()) and not resume:
+            raise UsageError(f"{folder} is not empty", "a new folder, or --resume")
     except OSError as error:
         raise EnvironmentProblem(f"{folder} cannot be used: {error.strerror}", "another folder") from None
-    pool = Pool(plan, say)
+    before = read(files) if files else None
+    if before is not None and any(before.facts[name] != getattr(plan, name) for name in SAME if name != "target"):
+        raise UsageError(f"{folder} is of another run", "the same library, seed, draw, problems and limit")
+    done = frozenset() if before is None else frozenset(row["index"] for row in before.rows)
+    pool = Pool(plan, say, done, None if before is None else before.facts["target"])
     rows: list[Row] = []
     counts: Counter[str] = Counter()
-    parts, written, said, begun = 0, 0.0, 0.0, 0.0
+    parts, written, said, begun = len(files), 0.0, 0.0, 0.0
+
+    most = plan.problems - len(done)
 
     def save() -> None:
         nonlocal parts, written
@@ -236,7 +249,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None], watch: Callable[[P
         if moment - said >= _SAY_SECONDS:
             said = moment
             rate = counts.total() / (moment - begun)
-            say(f"{moment - begun:.0f} s: {counts.total()} of {plan.problems}, {rate:.1f} a second; {told(counts)}")
+            say(f"{moment - begun:.0f} s: {counts.total()} of {most}, {rate:.1f} a second; {told(counts)}")
         if len(rows) >= _PART_ROWS or moment - written >= _PART_SECONDS:
             save()
 
@@ -244,7 +257,7 @@ def run(plan: Plan, folder: Path, say: Callable[[str], None], watch: Callable[[P
         pool.run(take, tick)
     finally:
         save()
-    say(f"{counts.total()} of {plan.problems} done, {plan.problems - counts.total()} not begun; {told(counts)}")
+    say(f"{counts.total()} of {most} done, {most - counts.total()} not begun; {told(counts)}")
     return counts
 
 

@@ -20,6 +20,7 @@ class Draw(StrEnum):
 
 _MOST = {Draw.SMALL: (64, 64, 1536), Draw.TINY: (16, 16, 48)}  # M, N, K of those draws
 _MOST_BYTES = 2**28  # of the operands of one problem: many processes share a device, and a host compares every output
+_DEEPEST = 2**16  # of K: a proof takes about 0.13 s of one core for every 1,024 (H200 host), and many share the cores
 _WIDTHS = (512, 1024, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 6144, 7168, 8192, 11008, 12288, 14336)  # of layers of language models
 _ODD = tuple(dict.fromkeys(2 * round(2 ** (i / 16)) + 1 for i in range(16 * 11)))  # 3 to 3,923, every factor of two alike
 _SIXTEEN = (DType.FP16, DType.BF16)
@@ -45,10 +46,10 @@ def regimes(draw: Draw = Draw.ALL) -> tuple[RandomRegime, ...]:
         *_regime("square", Axis(16, 2048), Axis(16, 2048), Axis(16, 4096), _EVERY, 4),
         *_regime("thin", Axis(2, 64), Axis(64, 8192), Axis(16, 8192), _EVERY, 2),
         *_regime("thin", Axis(64, 8192), Axis(2, 64), Axis(16, 8192), _EVERY, 2),
-        *_regime("deep K", Axis(1, 256), Axis(1, 256), Axis(4096, 262144), _EVERY, 4),
+        *_regime("deep K", Axis(1, 256), Axis(1, 256), Axis(4096, _DEEPEST), _EVERY, 3),
         *_regime("decode", Axis(1, 64, Law.UNIFORM), Axis(values=_WIDTHS), Axis(values=_WIDTHS), _EVERY, 4),
-        *_regime("vector", Axis(1, 1), Axis(1, 16384), Axis(1, 131072), _EVERY, 2),
-        *_regime("vector", Axis(1, 16384), Axis(1, 1), Axis(1, 131072), _SIXTEEN, 2),
+        *_regime("vector", Axis(1, 1), Axis(1, 16384), Axis(1, _DEEPEST), _EVERY, 2),
+        *_regime("vector", Axis(1, 16384), Axis(1, 1), Axis(1, _DEEPEST), _SIXTEEN, 2),
         *_regime("small M, odd N", Axis(1, 16), Axis(values=_ODD), Axis(1, 16384), _SIXTEEN, 3),
         *_regime("tiny", Axis(1, 64), Axis(1, 64), Axis(1, 512), _EVERY, 2))
     if draw is Draw.ALL:

@@ -22,6 +22,7 @@ KIND = "coverage"
 STEPS = ("ask", "capture", "prepare", "agree", "walk", "recover", "settle", "prove", "record")
 _TEXT = 400  # characters of a schedule that a row keeps
 _LONG = ("problem", "preference", "gemm_desc", "ambiguous_text", "schedule_text", "date", "launched", "outputs_compared", "candidates")
+SAME = ("target", "library", "seed", "draw", "problems", "limit")  # of a run and those that resume it
 Row = dict[str, Any]
 
 
@@ -174,14 +175,15 @@ def write(rows: Iterable[Row], facts: Mapping[str, Any], path: Path, columns: Se
 
 
 def read(paths: Sequence[Path]) -> Dataset:
-    """The dataset that files of one run are. Raises UsageError for files that are none, or of several runs, or that share an index."""
+    """The dataset that files of one run are, and of those that resumed it: their seconds are added. Raises UsageError for files that are
+    none, or of another target, seed or draw, or that share an index."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not paths:
         raise UsageError("no files are given", "the .parquet files of a run")
     rows: list[Row] = []
-    facts: Mapping[str, Any] | None = None
+    runs: dict[str, Mapping[str, Any]] = {}
     for path in paths:
         try:
             table = pq.read_table(path)
@@ -192,15 +194,16 @@ def read(paths: Sequence[Path]) -> Dataset:
             raise UsageError(f"{path} holds no coverage rows of version {VERSION}",
                              "a .parquet file of `python -m benchmarks.coverage run`")
         found = json.loads(said[b"probe.facts"])
-        if facts is not None and found != facts:
-            raise UsageError(f"{path} is of another run than {paths[0]}", "the files of one run")
-        facts = found
+        first = next(iter(runs.values()), found)
+        if any(found[name] != first[name] for name in SAME):
+            raise UsageError(f"{path} is of another run than {paths[0]}", "the files of one run, and of those that resumed it")
+        runs[found["date"]] = found
         rows += table.to_pylist()
-    assert facts is not None
     rows.sort(key=lambda row: row["index"])
     if len({row["index"] for row in rows}) != len(rows):
         raise UsageError("two files hold the same problem", "each file once")
-    return Dataset(facts, rows)
+    parts = [runs[date] for date in sorted(runs)]
+    return Dataset({**parts[0], "seconds": sum(p["seconds"] for p in parts), "processes": max(p["processes"] for p in parts)}, rows)
 
 
 def compact(dataset: Dataset, path: Path) -> None:

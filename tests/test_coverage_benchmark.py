@@ -19,7 +19,7 @@ from benchmarks.coverage.regimes import Draw, regimes, stream_of
 from benchmarks.coverage.report import report
 from benchmarks.coverage.rows import RECOVERED, Dataset, Ended, Outcome, compact, promise_broken, read, row_of, write
 from probe.answer import Answer
-from probe.errors import Declined, DeclineReason, UsageError
+from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.inputs import DrawKind
 from probe.names import DType, Layout
 from probe.problem import Problem
@@ -149,7 +149,11 @@ def test_the_draw_holds_all_of_part_d(draw: Draw) -> None:
 def test_a_promise_that_offsets_break_is_no_error_of_the_walk() -> None:
     asked = next(a for a in (stream_of(2).at(i) for i in range(10**4)) if promise_broken(a))
     refusal = UsageError("the address of A is not a multiple of 256 bytes")
-    assert row_of(0, asked, Ended(refusal, "prepare", 0.1))["outcome"] == Outcome.MISALIGNED
+    fault = EnvironmentProblem("the GPU reported a failed kernel: misaligned address")
+    for reply in (refusal, fault, Declined(DeclineReason.CANNOT_RUN, "the offered algorithm failed to run")):
+        assert row_of(0, asked, Ended(reply, "prepare", 0.1))["outcome"] == Outcome.MISALIGNED
+    unread = row_of(0, asked, Ended(Declined(DeclineReason.TREE_UNREADABLE, "no tree"), "walk", 0.1))
+    assert unread["outcome"] == Outcome.DECLINED  # it ran
     kept = next(a for a in (stream_of(2).at(i) for i in range(10**4)) if not promise_broken(a))
     assert row_of(0, kept, Ended(refusal, "prepare", 0.1))["outcome"] == Outcome.ERROR
 

@@ -44,7 +44,7 @@ def report(dataset: Dataset, source: str, command: str = "") -> str:
     out += ["## Declines and errors by reason", "", *_reasons(counted), ""]
     for outcome in (Outcome.REFUTED, Outcome.AMBIGUOUS, Outcome.DECLINED, Outcome.ERROR):
         out += _listed(outcome, [r for r in counted if r["outcome"] == outcome], facts)
-    out += _misaligned([r for r in dataset.rows if r["outcome"] == Outcome.MISALIGNED], facts)
+    out += _misaligned([r for r in dataset.rows if r["outcome"] == Outcome.MISALIGNED])
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -150,17 +150,26 @@ def _listed(outcome: Outcome, rows: Sequence[Row], facts: Any) -> list[str]:
         kernels = row["kernels"] or "no kernels"
         out += [f"- {row['index']}, {row['regime']}: algorithm {_algorithm(row)}, split {row['splitk_num']}, "
                 f"{row['family'] or 'no family'}, {kernels[:160]}", f"  `{command_of(row, facts)}`",
-                f"  {' '.join(what.split())[:900]}"]
+                f"  {_ends(what)}"]
     if len(rows) > _LISTED:
         out += ["", f"and {len(rows) - _LISTED} more, in the dataset."]
     return [*out, ""]
 
 
-def _misaligned(rows: Sequence[Row], facts: Any) -> list[str]:
+def _ends(text: str) -> str:
+    """In one line, and of a long text its start and its end, where a traceback says what happened."""
+    line = " ".join(text.split())
+    return line if len(line) <= 900 else f"{line[:400]} ... {line[-500:]}"
+
+
+def _misaligned(rows: Sequence[Row]) -> list[str]:
     out = ["## Told a better alignment than is true", "",
-           f"{len(rows)} problems: an offset under the default alignment of 256 bytes, refused before the launch. They are counted nowhere "
-           "above."]
-    return out + [f"- {r['index']}: algorithm {_algorithm(r)}; `{command_of(r, facts)}`; {r['text']}" for r in rows[:5]]
+           f"{len(rows)} problems had offsets under the default alignment of 256 bytes, and the call was refused or failed, as it may. "
+           "They are counted nowhere above; those that ran are counted there.", ""]
+    reasons = Counter((r["reason"], _algorithm(r), " ".join(r["text"].split())[:200]) for r in rows)
+    for (reason, algorithm, text), count in reasons.most_common(_LISTED):
+        out.append(f"- {count}: algorithm {algorithm}, {reason}: {text}")
+    return out
 
 
 def command_of(row: Row, facts: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from probe.answer import CONFIG_ATTRIBUTES, Answer
 from probe.capture import Capture
-from probe.errors import Declined, EnvironmentProblem, UsageError
+from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.records import name_aside, now, publish
 from probe.stream import Asked
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 class Outcome(StrEnum):
     """What became of a problem. refuted: recovered and not confirmed. error: a failure of the process, its time, its memory or its device,
-    or a bug. misaligned: its operands lie worse than the library was told, and nothing was launched."""
+    or a bug. misaligned: its operands lie worse than the library was told, and the call was refused or failed."""
 
     CONFIRMED = "confirmed"
     AMBIGUOUS = "ambiguous"
@@ -81,7 +81,7 @@ def row_of(index: int, asked: Asked, ended: Ended) -> Row:
     if isinstance(ended.reply, Mapping):
         return row | _of_point(ended.reply)
     row |= _of_failure(ended.reply, ended.lost)
-    if row["outcome"] == Outcome.ERROR and isinstance(ended.reply, UsageError) and promise_broken(asked):
+    if promise_broken(asked) and (row["outcome"] == Outcome.ERROR or row["reason"] == DeclineReason.CANNOT_RUN):
         row["outcome"] = str(Outcome.MISALIGNED)
     if ended.answer is not None:
         row |= _of_answer(ended.answer.to_document())

@@ -26,7 +26,7 @@ from probe.problem import Problem
 from probe.simulator.execute import execute
 from probe.simulator.library import SimulatedLibrary
 
-PROBLEMS, SEED = 9, 5
+PROBLEMS, SEED = 7, 5
 
 
 @dataclass

@@ -97,6 +97,8 @@ def test_the_small_dataset_gives_the_same_lists(finished: Run, tmp_path: Path) -
     assert [r["outcome"] for r in small.rows] == [r["outcome"] for r in finished.dataset.rows] and "problem" not in small.rows[0]
     lists = [report(d, "here").split("## Declines and errors")[1] for d in (finished.dataset, small)]
     assert lists[0] == lists[1]
+    with pytest.raises(UsageError, match="the small form"):
+        dump(small, tmp_path / "bytes.npz", lambda text: None)
 
 
 def test_the_dumped_bytes_are_those_of_the_order(finished: Run, tmp_path: Path) -> None:

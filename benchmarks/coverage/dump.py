@@ -51,6 +51,8 @@ def dump(dataset: Dataset, path: Path, say: Callable[[str], None], *, library: s
     """
     if path.suffix != ".npz" or os.path.lexists(path):
         raise UsageError(f"output {path} exists, or does not end in .npz", "a new name that ends in .npz")
+    if dataset.rows and "problem" not in dataset.rows[0]:
+        raise UsageError("the small form of a dataset does not hold what a problem needs", "the files of the run itself")
     wanted = (Outcome.REFUTED, Outcome.AMBIGUOUS, *((Outcome.CONFIRMED,) if every else ()))
     rows = [r for r in dataset.rows if r["outcome"] in wanted]
     small = sorted((r for r in rows if r["m"] * r["n"] * r["k"] <= largest), key=lambda r: (r["m"] * r["n"] * r["k"], r["index"]))

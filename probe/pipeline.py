@@ -113,7 +113,8 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
     if isinstance(walked, Declined):
         return walked
     context = Context(problem.k, problem.a_dtype, problem.d_dtype, sm)
-    possible = candidates(walked.tree, context)
+    with clock.step("recover"):
+        possible = candidates(walked.tree, context)
     if isinstance(possible, Declined):
         return possible
     with clock.step("settle", summing):
@@ -125,7 +126,8 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
             proof = prove(summing, chosen.schedule, walked.extent, stream_of(seed, Stream.PROVE), where)
     if proof is not None and not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
         proof = refuted(proof, settled.first)
-    desc = preferred_form(chosen, context, captured)
+    with clock.step("record"):
+        desc = preferred_form(chosen, context, captured)
     return ClassResult(
         elements=problem.m * problem.n if where is None else int(np.count_nonzero(where)), schedule=chosen.schedule, desc=desc,
         family=family_of(chosen.schedule, desc), extent=walked.extent, instrument=walked.instrument, candidates=len(possible),

@@ -9,10 +9,10 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from probe.answers import answers
     from probe.diagnosis import doctor
     from probe.difference.run import diff_libraries
     from probe.libraries import add_library, fetch_library, list_libraries, remove_library
+    from probe.reachable import answers
     from probe.reproducer import bug_splitk_tail, report_splitk_tail
     from probe.verbs import walk
 
@@ -23,7 +23,7 @@ __all__ = ["__version__", "add_library", "answers", "bug_splitk_tail", "diff_lib
 # verb -> the module that has it
 _VERBS = {
     "add_library": "probe.libraries",
-    "answers": "probe.answers",
+    "answers": "probe.reachable",
     "bug_splitk_tail": "probe.reproducer",
     "diff_libraries": "probe.difference.run",
     "doctor": "probe.diagnosis",

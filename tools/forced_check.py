@@ -21,7 +21,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from probe.answers import Answers, Reachable, list_answers
 from probe.apart import walk_apart
 from probe.capabilities import Capabilities
 from probe.children import Child
@@ -30,6 +29,7 @@ from probe.forced import Forced
 from probe.oracle import open_oracle
 from probe.preference import Preference, parse_alignments
 from probe.problem import DType, Layout, Problem
+from probe.reachable import Answers, Reachable, list_answers
 from probe.records import Point, check_output, name_aside, now, publish
 from probe.schedule import render_text
 from probe.wire import ChildBug

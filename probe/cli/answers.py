@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from probe.answers import Answers, Reachable
+    from probe.reachable import Answers, Reachable
 
 EPILOG = """Examples:
 
@@ -36,10 +36,10 @@ def command(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the JSON document to a new .json file as well.")] = None,
 ) -> None:
     """List the algorithms for a combination of dtypes: what each can be set to, and whether the library picks it by itself."""
-    from probe.answers import answers
     from probe.cli.stream import emit, emit_json, progress_line, say
     from probe.cli.walk import _bytes
     from probe.errors import Declined
+    from probe.reachable import answers
 
     with progress_line() as progress:
         found = answers(dtype, layout, out, fast_accumulation=fast_accumulation, workspace_bytes=_bytes(workspace),

@@ -28,6 +28,7 @@ from probe.problem import DType, Layout, Problem
 from probe.proof import Outcome
 from probe.records import Point
 from probe.vendor import attribute
+from tools import forced_check
 
 Patch, Caught = pytest.MonkeyPatch, pytest.CaptureFixture[str]
 SMALL = Problem.gemm(16, 16, 96, DType.FP16)
@@ -190,6 +191,28 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(options: tuple[str, ...], na
     assert call(monkeypatch, *options) == 2
     said = capsys.readouterr()
     assert said.out == "" and len(said.err.splitlines()) == 1 and named in said.err
+
+
+def test_a_walk_that_takes_too_long_is_one_line_and_exit_code_3(monkeypatch: Patch, capsys: Caught) -> None:
+    assert call(monkeypatch, "--shape", "16x16x300000", "--time-limit", "1") == 3  # most of a minute on the simulated library
+    said = capsys.readouterr()
+    assert said.out == "" and "declined: timed_out" in said.err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_the_check_for_a_device_runs_on_the_simulated_library(tmp_path: Path, capsys: Caught) -> None:
+    """After each fault the same child's successor walks the plain problem."""
+    path = tmp_path / "check.json"
+    options = ("--library", "sim", "--groups", "offset,split", "--shapes", "50", "--seconds", "100", "--case-seconds", "60",
+               "--children", "2")
+    assert forced_check.main([*options, "-o", str(path)]) == 0
+    walks = json.loads(path.read_text())["walks"]
+    failed = [w["name"] for w in walks if w["group"] == "offset" and w["attempts"][-1]["outcome"] != "confirmed"]
+    assert failed == [f"A + {offset} bytes, align default" for offset in (2, 4, 8)]
+    pairs = [w["attempts"][0]["answer"] for w in walks if w["name"].startswith("splitk_num=")]
+    assert [a["splitk_num"] for a in pairs] == list(range(1, 9))
+    assert f"{len(walks)} of {len(walks)} walks" in capsys.readouterr().out
+    assert forced_check.main([*options, "-o", str(path)]) == 2  # it is there
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ SHAPES = {DType.FP16: ("64x64x576", "33x17x129", "16x16x4096"), DType.BF16: ("64
           DType.E4M3: ("64x64x576", "33x16x144", "16x16x4096")}  # 8-bit inputs: N and K in multiples of 16
 BF16 = ("128x128x16384", "128x128x65536", "256x256x32768", "512x512x16384")
 OFFSETS = (2, 4, 8, 16)
+OFFSET, SPLIT, FORCED, LONG = GROUPS = ("offset", "split", "forced", "bf16")
 SPLITS = range(1, 9)
 
 
@@ -51,25 +52,25 @@ def plan(lists: dict[DType, Answers | Declined], seconds: float, long_seconds: f
         jobs.append({"group": group, "name": name, "problem": problem, "tries": tries, "limit": limit})
 
     for shape in BF16:  # the longest first, beside which the others run
-        add("bf16 nn", "own answer", Problem.gemm(*Problem.parse_shape(shape), DType.BF16), long_seconds, Preference())
+        add(f"{LONG} nn", "own answer", Problem.gemm(*Problem.parse_shape(shape), DType.BF16), long_seconds, Preference())
     linear = Problem.gemm(512, 512, 512, DType.FP16, layout=Layout.TN)
     for offset in (0, *OFFSETS):
         for align in ("default", "true"):
-            add("offset", f"A + {offset} bytes, align {align}", replace(linear, a_offset_bytes=offset), seconds,
+            add(OFFSET, f"A + {offset} bytes, align {align}", replace(linear, a_offset_bytes=offset), seconds,
                 Preference(**parse_alignments(align)))
-        add("offset", "the plain problem again", linear, seconds, Preference())
+        add(OFFSET, "the plain problem again", linear, seconds, Preference())
     pair = Problem.gemm(64, 64, 4096, DType.FP16)
-    add("split", "own answer", pair, seconds, Preference())
+    add(SPLIT, "own answer", pair, seconds, Preference())
     for split in SPLITS:
         scheme = 0 if split == 1 else 2
-        add("split", f"splitk_num={split}", pair, seconds, Preference(forced=Forced(splitk_num=split, reduction_scheme=scheme)))
-        add("split", f"algo_id={NVJET} splitk_num={split}", pair, seconds,
+        add(SPLIT, f"splitk_num={split}", pair, seconds, Preference(forced=Forced(splitk_num=split, reduction_scheme=scheme)))
+        add(SPLIT, f"algo_id={NVJET} splitk_num={split}", pair, seconds,
             Preference(forced=Forced(algo_id=NVJET, splitk_num=split, reduction_scheme=scheme)))
     for dtype, listed in lists.items():
         for row in () if isinstance(listed, Declined) else listed.rows:
             for shape in SHAPES[dtype]:
                 problem = Problem.gemm(*Problem.parse_shape(shape), dtype)
-                add(f"forced {dtype}", f"algo_id={row.algo_id}", problem, seconds, *(Preference(forced=f) for f in _forced(row)))
+                add(f"{FORCED} {dtype}", f"algo_id={row.algo_id}", problem, seconds, *(Preference(forced=f) for f in _forced(row)))
     return jobs
 
 
@@ -114,9 +115,11 @@ def _short(text: str) -> str:
 
 def run_jobs(jobs: list[dict[str, Any]], options: argparse.Namespace, deadline: float) -> tuple[list[dict[str, Any]], int]:
     """The results, in the order of the jobs, and how many were not begun in time."""
-    waiting: queue.Queue[int] = queue.Queue()
-    for index in range(len(jobs)):
-        waiting.put(index)
+    waiting: queue.Queue[list[int]] = queue.Queue()
+    offsets = [index for index, job in enumerate(jobs) if job["group"] == OFFSET]  # one child for all, to see that it works after a fault
+    units = [[index] for index in range(len(jobs)) if index not in offsets]
+    for unit in [offsets, *units] if offsets else units:
+        waiting.put(unit)
     results: dict[int, dict[str, Any]] = {}
     failures: list[Exception] = []
 
@@ -125,10 +128,11 @@ def run_jobs(jobs: list[dict[str, Any]], options: argparse.Namespace, deadline: 
             with Child(options.library, options.gpu, name=f"child {number}") as child:
                 while time.monotonic() < deadline:
                     try:
-                        index = waiting.get_nowait()
+                        unit = waiting.get_nowait()
                     except queue.Empty:
                         return
-                    results[index] = run_one(child, jobs[index], options.seed + index)
+                    for index in unit:
+                        results[index] = run_one(child, jobs[index], options.seed + index)
         except (EnvironmentProblem, LibraryError, UsageError) as error:
             failures.append(error)
 
@@ -141,7 +145,7 @@ def run_jobs(jobs: list[dict[str, Any]], options: argparse.Namespace, deadline: 
         print(f"forced_check: {failure}", file=sys.stderr)
     if not results and failures:
         raise failures[0]
-    return [results[index] for index in sorted(results)], waiting.qsize()
+    return [results[index] for index in sorted(results)], len(jobs) - len(results)
 
 
 def line_of(result: dict[str, Any]) -> str:
@@ -164,6 +168,8 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     try:
         check_output(output)
+        if unknown := set(options.groups.split(",")) - set(GROUPS):
+            raise UsageError(f"there is no group {', '.join(sorted(unknown))}", "some of " + ", ".join(GROUPS))
         opened = open_oracle(options.library, options.gpu)
         for text in (opened.notice, opened.oracle.announcement):
             if text:
@@ -173,7 +179,7 @@ def main(arguments: list[str] | None = None) -> int:
         listed_s = time.monotonic() - began
         for dtype, listed in lists.items():
             _print_list(dtype, listed)
-        jobs = plan(lists, options.case_seconds, options.long_seconds)
+        jobs = [j for j in plan(lists, options.case_seconds, options.long_seconds) if j["group"].split()[0] in options.groups.split(",")]
         results, left = run_jobs(jobs, options, began + options.seconds)
     except (UsageError, EnvironmentProblem, LibraryError) as error:
         print(f"forced_check: {error}", file=sys.stderr)
@@ -210,6 +216,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--case-seconds", type=float, default=5.0, help="for one walk")
     parser.add_argument("--long-seconds", type=float, default=25.0, help="for one walk of the bf16 problems")
     parser.add_argument("--children", type=int, default=4, help="processes that walk side by side")
+    parser.add_argument("--groups", default=",".join(GROUPS), help="which walks, some of the default")
     parser.add_argument("--shapes", type=int, default=2000, help="drawn shapes that the cost model is asked for, a dtype")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("-o", "--output", required=True, help="a new .json file")

@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from probe.diagnosis import doctor
     from probe.difference.run import diff_libraries
     from probe.libraries import add_library, fetch_library, list_libraries, remove_library
+    from probe.reachable import answers
     from probe.reproducer import bug_splitk_tail, report_splitk_tail
     from probe.verbs import walk
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "add_library", "bug_splitk_tail", "diff_libraries", "doctor", "fetch_library", "list_libraries", "remove_library",
-           "report_splitk_tail", "walk"]
+__all__ = ["__version__", "add_library", "answers", "bug_splitk_tail", "diff_libraries", "doctor", "fetch_library", "list_libraries",
+           "remove_library", "report_splitk_tail", "walk"]
 
 # verb -> the module that has it
 _VERBS = {
     "add_library": "probe.libraries",
+    "answers": "probe.reachable",
     "bug_splitk_tail": "probe.reproducer",
     "diff_libraries": "probe.difference.run",
     "doctor": "probe.diagnosis",

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from probe import __version__
-from probe.cli import bug, diff_libraries, doctor, library, walk
+from probe.cli import answers, bug, diff_libraries, doctor, library, walk
 from probe.cli.stream import emit, emit_json, say
 from probe.errors import EnvironmentProblem, ExitCode, LibraryError, UsageError
 
@@ -21,6 +21,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
                   help="Find, record and prove the order in which a GPU library sums a matrix multiplication.",
                   epilog="Exit codes: 0 recovered and confirmed, 1 not confirmed or ambiguous, 2 usage, 3 declined, 4 environment.")
 app.command("walk", epilog=walk.EPILOG)(walk.command)
+app.command("answers", epilog=answers.EPILOG)(answers.command)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
 app.add_typer(library.app, name="library")
 app.add_typer(bug.app, name="bug")

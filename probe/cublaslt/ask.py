@@ -28,7 +28,8 @@ def ask(
     preference: Preference,
     alignments: tuple[int, int, int, int] | None = None,
 ) -> Answer | Declined:
-    """The library's first choice, as cublasLtMatmul callers get it (one result requested).
+    """The library's first choice, as cublasLtMatmul callers get it (one result requested), whatever the preference
+    forces: that is for `probe.cublaslt.force.force`.
 
     alignments: bytes, of A, B, C, D; None takes the preference's, or the problem's offsets where it has none.
     Declines with NO_ALGORITHM where the library offers nothing and UNSUPPORTED where it calls the combination

@@ -28,6 +28,7 @@ VERSION = "0.1.0"
 SECOND_VERSION = "0.2.0"  # of the variant
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
+NVJET_ALIGNMENT = 16  # bytes, of what the stand-in nvjet loads
 _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
 # where a draw has 16 different rows and columns (16x16x300000: 380 MB), 2.5 kB where it has 32: both limits stay below 6 GB.
@@ -91,6 +92,11 @@ class SimulatedLibrary:
         return SimulatedSumming(problem.m, problem.n, problem.k, self.descriptor(problem, answer).schedule(),
                                 problem.a_dtype, problem.d_dtype)
 
+    @staticmethod
+    def workspace(problem: Problem, split: int) -> int:
+        """Bytes for the partial sums of a split answer, one fp32 an output element and part."""
+        return split * problem.m * problem.n * 4
+
     def kernels(self, problem: Problem, answer: Answer) -> tuple[str, ...]:
         """Names of the stand-in kernels that a call would launch, in order."""
         desc = self.descriptor(problem, answer)
@@ -98,6 +104,16 @@ class SimulatedLibrary:
         split = f"_splitK{answer.splitk_num}" if answer.splitk_num > 1 else ""
         main = f"{name}_{problem.a_dtype}_{desc.instruction_k}{split}_{problem.layout}"
         return (main, "simulated_splitKreduce") if split else (main,)
+
+
+def is_aligned(problem: Problem, preference: Preference) -> bool:
+    """Whether the stand-in nvjet takes it: N and K, stated leading dimensions and promised addresses are multiples of 16 bytes."""
+    p = problem
+    if p.a_dtype.is_fp8:
+        return True
+    strides = [ld for ld in (p.lda, p.ldb) if ld is not None]
+    promised = p.alignments(preference)[:2]
+    return not any(x * p.a_dtype.itemsize % NVJET_ALIGNMENT for x in (p.k, p.n, *strides)) and min(promised) >= NVJET_ALIGNMENT
 
 
 def _refused(problem: Problem) -> str:
@@ -125,7 +141,7 @@ class _Model:
     def answer(self) -> Answer:
         p = self.problem
         fp8 = p.a_dtype.is_fp8
-        aligned = fp8 or (p.k % 8 == 0 and p.n % 8 == 0)
+        aligned = is_aligned(p, self.preference)
         if not fp8 and p.k <= 32 and p.d_dtype is not DType.FP32:
             return self._make(FFMA, 1)
         split = self._split(aligned)
@@ -143,10 +159,7 @@ class _Model:
         if tiles == 1 and aligned and p.k < 8192:
             wanted = 4 if self.library.second else 3
         allowed = self.preference.reduction_scheme_mask & (COMPUTE_TYPE | OUTPUT_TYPE)
-        return wanted if wanted > 1 and allowed and self._workspace(wanted) <= self.preference.workspace_bytes else 1
-
-    def _workspace(self, split: int) -> int:
-        return split * self.problem.m * self.problem.n * 4
+        return wanted if wanted > 1 and allowed and self.library.workspace(p, wanted) <= self.preference.workspace_bytes else 1
 
     def _make(self, algo_id: int, split: int) -> Answer:
         scheme = 0
@@ -154,7 +167,8 @@ class _Model:
             scheme = COMPUTE_TYPE if self.preference.reduction_scheme_mask & COMPUTE_TYPE else OUTPUT_TYPE
         swizzling = int(self.library.second and split == 1 and (self.problem.m > 64 or self.problem.n > 64))
         return Answer(algo_id=algo_id, tile=0, splitk_num=split, reduction_scheme=scheme, swizzling=swizzling, custom_option=0,
-                      stages=0, inner_shape=0, cluster_shape=0, workspace_bytes=self._workspace(split) if split > 1 else 0, waves=1.0)
+                      stages=0, inner_shape=0, cluster_shape=0,
+                      workspace_bytes=self.library.workspace(self.problem, split) if split > 1 else 0, waves=1.0)
 
 
 def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrary) -> GEMMDesc:

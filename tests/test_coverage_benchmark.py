@@ -104,13 +104,23 @@ def test_the_small_dataset_gives_the_same_lists(finished: Run, tmp_path: Path) -
 def test_the_dumped_bytes_are_those_of_the_order(finished: Run, tmp_path: Path) -> None:
     said: list[str] = []
     kinds = (DrawKind.FLAT, DrawKind.TIE)
-    count = dump(finished.dataset, tmp_path / "bytes.npz", said.append, every=True, kinds=kinds)
+    count = dump(finished.dataset, tmp_path / "bytes.npz", said.append, every=True, kinds=kinds, most_pairs=400)
     draws = list(load(tmp_path / "bytes.npz"))
     assert count == sum(finished.counts[o] for o in RECOVERED) and len(draws) == count * len(kinds) * DRAWS
     for draw in draws:
         problem, answer = Problem.from_json(draw.about["problem"]), Answer.from_document(draw.about["answer"])
         schedule = SimulatedLibrary().descriptor(problem, answer).schedule()
         np.testing.assert_array_equal(execute(schedule, draw.a, draw.b, problem.a_dtype), draw.d)
+
+
+    with np.load(tmp_path / "bytes.npz") as arrays:
+        for row in (r for r in finished.dataset.rows if r["outcome"] in RECOVERED and 2 < r["k"] <= 28):
+            pairs, found = arrays[f"{row['index']}/pairs"], arrays[f"{row['index']}/leaves"]
+            size = np.zeros((row["k"], row["k"]), int)
+            size[tuple(pairs.T)] = found
+            size = np.maximum(size, size.T)
+            assert len(pairs) == row["k"] * (row["k"] - 1) // 2 and size.max() == row["k_summed"] and found.min() >= 2
+            assert (size[:, None, :] <= np.maximum(size[:, :, None], size[None, :, :])).all()  # nodes of a tree hold or exclude each other
 
 
 def test_what_the_time_does_not_allow_is_not_begun(tmp_path: Path) -> None:

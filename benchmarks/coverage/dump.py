@@ -1,5 +1,5 @@
-"""Bytes of problems that were not confirmed: operands and outputs of several draws of each kind, so that a model can be mended without a
-device."""
+"""What a device says of problems that were not confirmed: operands and outputs of several draws of each kind, and how many leaves lie under
+the node that joins each two indices, so that a walk and a model can be mended without a device."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ import numpy as np
 from benchmarks.coverage.rows import Dataset, Outcome
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
 from probe.inputs.draws import Draw, DrawKind
+from probe.inputs.probes import pair_for
 from probe.oracle import open_oracle
 from probe.preference import Preference
 from probe.problem import Problem
 from probe.records import name_aside, publish
+from probe.summing import Summing
+from probe.walks.reader import Reader, places_for
 
 DRAWS = 3  # of each kind
 _MOST_BYTES = 2**26  # of all arrays, before they are packed
 _SIDE = 16  # different rows and columns of a draw
+MOST_PAIRS = 200_000  # read for each problem: every two indices up to K = 632, beyond that some of them
+_EXPERIMENTS = 2**24  # in all; a launch reads as many as the output has rows or columns
 Bits = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -43,9 +48,9 @@ class Dumped:
 
 
 def dump(dataset: Dataset, path: Path, say: Callable[[str], None], *, library: str | None = None, gpu: int = 0, largest: int = 2**24,
-         every: bool = False, kinds: tuple[DrawKind, ...] = tuple(DrawKind)) -> int:
+         every: bool = False, kinds: tuple[DrawKind, ...] = tuple(DrawKind), most_pairs: int = MOST_PAIRS) -> int:
     """Write a new .npz of the refuted and ambiguous problems of a dataset with M*N*K up to `largest`; every: the confirmed too. library:
-    as the run's where None. Returns how many problems it holds.
+    as the run's where None. most_pairs: of indices, for each problem; 0 reads none. Returns how many problems it holds.
 
     Raises UsageError for a name that is taken, or a library that answers otherwise than in the run; EnvironmentProblem.
     """
@@ -61,6 +66,7 @@ def dump(dataset: Dataset, path: Path, say: Callable[[str], None], *, library: s
     if opened.oracle.target.sha256 != dataset.facts["target"]["sha256"]:
         raise UsageError("this is another library than the run's", "the same library file, by --library")
     arrays: dict[str, Bits] = {}
+    left = _EXPERIMENTS
     about: list[dict[str, Any]] = []
     held = 0
     for row in small:
@@ -87,9 +93,35 @@ def dump(dataset: Dataset, path: Path, say: Callable[[str], None], *, library: s
                 arrays[name + "a"], arrays[name + "b"] = block.different_rows, np.ascontiguousarray(block.different_columns.T)
                 arrays[name + "d"] = out[:block.rows, :block.columns]
                 held += sum(arrays[name + x].nbytes for x in "abd")
+        pairs = pairs_of(problem.k, row["index"], most_pairs)
+        if 0 < len(pairs) <= left:
+            left -= len(pairs)
+            arrays[f"{row['index']}/pairs"], arrays[f"{row['index']}/leaves"] = pairs.astype(np.int32), leaves(summing, pairs)
+            held += 3 * arrays[f"{row['index']}/leaves"].nbytes
     arrays["about"] = np.frombuffer(json.dumps({"facts": dict(dataset.facts), "problems": about}).encode(), np.uint8)
     _write(path, arrays)
     return len(about)
+
+
+def pairs_of(k: int, seed: int, most: int) -> Bits:
+    """Pairs of indices (i, j), i < j, int64 (count, 2): all, or neighbours, (0, j) and as many drawn ones as fit, `most` in all."""
+    if k * (k - 1) // 2 <= most:
+        return np.stack(np.triu_indices(k, 1), axis=1).astype(np.int64)
+    spots = np.arange(k - 1, dtype=np.int64)
+    known = np.concatenate([np.stack([spots, spots + 1], axis=1), np.stack([np.zeros_like(spots), spots + 1], axis=1)])[:most]
+    drawn = np.random.Generator(np.random.Philox(seed)).integers(0, k, (most - len(known), 2))
+    return np.unique(np.concatenate([known, np.sort(drawn[drawn[:, 0] != drawn[:, 1]], axis=1)]), axis=0)
+
+
+def leaves(summing: Summing, pairs: Bits) -> Bits:
+    """How many indices lie under the node that joins each pair, the two counted too, int32; -1 where the pair does not cancel.
+
+    Read as the walk reads, at one element a row or column; where elements sum differently this mixes them.
+    """
+    pair = pair_for(summing.input_dtype)
+    reader = Reader(summing, pair, places_for(None, summing.m, summing.n, pair.both))
+    lost = reader.lost(pairs, np.tile(np.array([[0, summing.k]], np.int64), (len(pairs), 1)))
+    return np.where(lost < 0, -1, lost + 2).astype(np.int32)
 
 
 def _write(path: Path, arrays: dict[str, Bits]) -> None:

@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from probe.campaign.admin import compact_campaign, export_campaign, import_campaign, list_campaigns, status_campaign, stop_campaign
+    from probe.campaign.run import resume_campaign, run_campaign
     from probe.diagnosis import doctor
     from probe.difference.run import diff_libraries
     from probe.libraries import add_library, fetch_library, list_libraries, remove_library
@@ -17,20 +19,29 @@ if TYPE_CHECKING:
     from probe.verbs import walk
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "add_library", "answers", "bug_splitk_tail", "diff_libraries", "doctor", "fetch_library", "list_libraries",
-           "remove_library", "report_splitk_tail", "walk"]
+__all__ = ["__version__", "add_library", "answers", "bug_splitk_tail", "compact_campaign", "diff_libraries", "doctor", "export_campaign",
+           "fetch_library", "import_campaign", "list_campaigns", "list_libraries", "remove_library", "report_splitk_tail",
+           "resume_campaign", "run_campaign", "status_campaign", "stop_campaign", "walk"]
 
 # verb -> the module that has it
 _VERBS = {
     "add_library": "probe.libraries",
     "answers": "probe.reachable",
     "bug_splitk_tail": "probe.reproducer",
+    "compact_campaign": "probe.campaign.admin",
     "diff_libraries": "probe.difference.run",
     "doctor": "probe.diagnosis",
+    "export_campaign": "probe.campaign.admin",
     "fetch_library": "probe.libraries",
+    "import_campaign": "probe.campaign.admin",
+    "list_campaigns": "probe.campaign.admin",
     "list_libraries": "probe.libraries",
     "remove_library": "probe.libraries",
     "report_splitk_tail": "probe.reproducer",
+    "resume_campaign": "probe.campaign.run",
+    "run_campaign": "probe.campaign.run",
+    "status_campaign": "probe.campaign.admin",
+    "stop_campaign": "probe.campaign.admin",
     "walk": "probe.verbs",
 }
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from probe import __version__
-from probe.cli import answers, bug, diff_libraries, doctor, library, walk
+from probe.cli import answers, bug, campaign, diff_libraries, doctor, library, walk
 from probe.cli.stream import emit, emit_json, say
 from probe.errors import EnvironmentProblem, ExitCode, LibraryError, UsageError
 
@@ -25,6 +25,7 @@ app.command("answers", epilog=answers.EPILOG)(answers.command)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
 app.add_typer(library.app, name="library")
 app.add_typer(bug.app, name="bug")
+app.add_typer(campaign.app, name="campaign")
 app.command("diff-libraries", epilog=diff_libraries.EPILOG)(diff_libraries.command)
 
 

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from probe.campaign.folder import Folder
+from probe.campaign.rows import STEPS
 from probe.campaign.run import run_campaign
 from probe.errors import Declined
 
@@ -23,7 +24,6 @@ _REGIMES = {
     "ordinary": "m = {from = 1, to = 4096}\nn = {from = 1, to = 4096}\nk = {from = 8, to = 16384}",
     "deep": "m = {from = 1, to = 128}\nn = {from = 1, to = 128}\nk = {from = 2048, to = 100000}",
 }
-_STEPS = ("ask", "capture", "prepare", "agree", "walk", "settle", "prove")
 
 
 def measure(libraries: list[str], gpus: list[int], problems: int, draws: int, regime: str) -> None:
@@ -46,7 +46,7 @@ def measure(libraries: list[str], gpus: list[int], problems: int, draws: int, re
     print(f"draws of a proof: at least {least}; output elements compared: {sum(row['outputs_compared'] or 0 for row in rows):,}")
     total = sum(row["elapsed_seconds"] for row in rows)
     print(f"\n{'milliseconds a problem':<28}{1e3 * total / len(rows):8.1f}")
-    steps = {step: sum(row[f"{step}_seconds"] or 0.0 for row in rows) for step in _STEPS}
+    steps = {step: sum(row[f"{step}_seconds"] or 0.0 for row in rows) for step in STEPS}
     for step, seconds in steps.items():
         print(f"  {step:<26}{1e3 * seconds / len(rows):8.2f}{seconds / total:8.1%}")
     rest = total - sum(steps.values())

@@ -61,6 +61,7 @@ def _kill_and_compare(place: Path, kills: int, seed: int) -> None:
     assert not list(out.rglob("*.part")) and not list(out.rglob("*.jsonl"))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_now_and_then_gives_the_same_table(tmp_path: Path) -> None:
     _kill_and_compare(tmp_path, 5, 1)
 
@@ -71,6 +72,7 @@ def test_two_hundred_kills_give_the_same_table(tmp_path: Path) -> None:
     _kill_and_compare(tmp_path, 200, 2)
 
 
+@pytest.mark.slow
 def test_only_what_was_in_flight_is_lost(tmp_path: Path) -> None:
     """What a listener was told is on the disk: killed at that very moment, the row is there."""
     file = campaign_file(tmp_path, PROBLEMS)

@@ -14,7 +14,7 @@ from probe.errors import EnvironmentProblem, UsageError
 from probe.preference import parse_bytes
 from probe.problem import DType, Layout
 from probe.regimes import Chosen, cases_of
-from probe.stream import MOST_BYTES, Axis, Law, Output, RandomRegime
+from probe.stream import MOST_BYTES, Alignment, Axis, Law, Output, RandomRegime
 from probe.values import check_bool, check_int, check_text, parse_enum
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ _BUDGET = '"30000 problems", a time ("90s", "30min", "1h", "2d"), or a list of b
 _COMMON = ("dtypes", "outputs", "layouts", "fast-accumulation", "workspaces", "reduction-schemes")
 _TOP = ("name", "mode", "seed", "draws", "budget", "time-limit", "libraries", "gpus", "list", "regime", *_COMMON)
 _LIST = ("name", "shapes", "workspaces", "reduction-schemes")
-_REGIME = ("name", "share", "m", "n", "k", "most", "offsets", "paddings", *_COMMON)
+_REGIME = ("name", "share", "m", "n", "k", "most", "offsets", "paddings", "alignments", *_COMMON)
 _AXIS = ("from", "to", "law", "multiple", "values")
 
 
@@ -127,7 +127,8 @@ def _regime(part: Mapping[str, Any], where: str) -> RandomRegime:
         fast_accumulation=_many(part, "fast-accumulation", where, lambda v, w: check_bool(w, v), (False,)),
         workspaces=_many(part, "workspaces", where, _bytes, (32 * 2**20,)),
         reduction_schemes=_many(part, "reduction-schemes", where, lambda v, w: check_int(w, v, 0, 7), (7,)),
-        offsets=_many(part, "offsets", where, _bytes, (0,)), paddings=_many(part, "paddings", where, _bytes, (0,))))
+        offsets=_many(part, "offsets", where, _bytes, (0,)), paddings=_many(part, "paddings", where, _bytes, (0,)),
+        alignments=_many(part, "alignments", where, lambda v, w: parse_enum(w, str(v), Alignment), (Alignment.TRUE,))))
 
 
 def _axis(value: Any, where: str) -> Axis:

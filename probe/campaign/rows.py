@@ -21,20 +21,20 @@ from probe.stream import Asked
 from probe.target import Target
 
 KIND = "campaign rows"
-CAMPAIGN_VERSION = 1
+CAMPAIGN_VERSION = 2
 Row = dict[str, Any]
-_STEPS = ("ask", "capture", "prepare", "agree", "walk", "settle", "prove")
+STEPS = ("ask", "capture", "prepare", "agree", "walk", "recover", "settle", "prove", "record")  # of probe.pipeline
 _OWN = {
     "index": "int64", "source": "string", "library_name": "string", "gpu": "int64",
     "reason": "string", "reason_text": "string", "kernels": "string", "classes": "int64", "more_classes": "string", "attempts": "int64",
-    **{f"{step}_seconds": "double" for step in _STEPS if step != "walk"}, "elapsed_seconds": "double",
+    **{f"{step}_seconds": "double" for step in STEPS if step != "walk"}, "elapsed_seconds": "double",
 }
 # Columns and their Arrow types: those of a dataset of points (the schema's version stands in the metadata), and a campaign's own.
 # docs/campaigns.md says what each holds, and a test keeps the two equal.
 COLUMNS: dict[str, str] = {**{n: t for n, t in _OWN.items() if n in ("index", "source", "library_name")},
                            **{n: t for n, t in POINT_COLUMNS.items() if n != "version"}, **_OWN}
 # What differs between two runs of one campaign.
-MOVING = frozenset({"date", "gpu", "seconds", "elapsed_seconds", *(f"{step}_seconds" for step in _STEPS)})
+MOVING = frozenset({"date", "gpu", "seconds", "elapsed_seconds", *(f"{step}_seconds" for step in STEPS)})
 
 
 class Result(StrEnum):
@@ -104,6 +104,7 @@ def row_of_done(done: Done) -> Row:
         classes = [replace(c, proof=_joined(c, [proofs[i] for proofs in done.more])) for i, c in enumerate(point.classes)]
         point = replace(point, classes=tuple(classes))
         row |= {name: value for name, value in row_of(point, classes[0]).items() if name in COLUMNS}
+        assert {phase.name for phase in point.phases} <= set(STEPS), "a step of the pipeline has no column"
         row |= {f"{phase.name}_seconds": phase.seconds for phase in point.phases}
         row |= _totals(classes) | {"outcome": str(point.outcome), "classes": len(classes), "kernels": _kernels(point.capture)}
         if len(classes) > 1:
@@ -132,7 +133,8 @@ def _asked(problem: Problem, preference: Preference, target: Target) -> Row:
     return {"m": p.m, "n": p.n, "k": p.k, "input_dtype": str(p.a_dtype), "output_dtype": str(p.d_dtype), "layout": str(p.layout),
             "fast_accumulation": p.fast_accumulation, "problem": p.to_json(), "preference": preference.to_json(), "sm": t.sm,
             "sm_count": t.sm_count, "device_name": t.device_name, "driver": t.driver, "library": str(t.library),
-            "library_version": t.version, "library_sha256": t.sha256}
+            "library_version": t.version, "library_sha256": t.sha256,
+            "forced": "" if preference.forced is None else str(preference.forced)}
 
 
 def _joined(one: ClassResult, more: Sequence[Proof]) -> Proof | None:

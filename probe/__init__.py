@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from probe.asking.compare import compare_answers
+    from probe.asking.run import ask
     from probe.campaign.admin import compact_campaign, export_campaign, import_campaign, list_campaigns, status_campaign, stop_campaign
     from probe.campaign.run import resume_campaign, run_campaign
     from probe.diagnosis import doctor
@@ -19,16 +21,18 @@ if TYPE_CHECKING:
     from probe.verbs import walk
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "add_library", "answers", "bug_splitk_tail", "compact_campaign", "diff_libraries", "doctor", "export_campaign",
-           "fetch_library", "import_campaign", "list_campaigns", "list_libraries", "remove_library", "report_splitk_tail",
-           "resume_campaign", "run_campaign", "status_campaign", "stop_campaign", "walk"]
+__all__ = ["__version__", "add_library", "answers", "ask", "bug_splitk_tail", "compact_campaign", "compare_answers", "diff_libraries",
+           "doctor", "export_campaign", "fetch_library", "import_campaign", "list_campaigns", "list_libraries", "remove_library",
+           "report_splitk_tail", "resume_campaign", "run_campaign", "status_campaign", "stop_campaign", "walk"]
 
 # verb -> the module that has it
 _VERBS = {
     "add_library": "probe.libraries",
     "answers": "probe.reachable",
+    "ask": "probe.asking.run",
     "bug_splitk_tail": "probe.reproducer",
     "compact_campaign": "probe.campaign.admin",
+    "compare_answers": "probe.asking.compare",
     "diff_libraries": "probe.difference.run",
     "doctor": "probe.diagnosis",
     "export_campaign": "probe.campaign.admin",

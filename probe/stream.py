@@ -26,7 +26,7 @@ from probe.values import Record, check_enum, check_int, check_text
 T = TypeVar("T")
 MOST_BYTES = 16 * 2**30  # of the operands of one problem, where a regime says nothing
 _WORD = 2**64
-_KEY = 0x70726F62653A45  # "probe:E": no draw of inputs shares a key with a stream
+KEY = 0x70726F62653A45  # "probe:E": no draw of inputs shares a key with a stream
 _FP8_MULTIPLE = 16  # of N and K, and of every offset and row distance in bytes (probe.problem)
 DEFAULT_ALIGNMENT = 256  # bytes: the library's own default (DESIGN section 6)
 _EXACT = decimal.Context(prec=40)  # rounds correctly on every machine, which exp of a C library does not
@@ -118,7 +118,8 @@ def _choose(choices: Sequence[T], word: int) -> T:
     return choices[len(choices) * word >> 64]
 
 
-def _fitting(values: tuple[int, ...], step: int) -> tuple[int, ...]:
+def fitting(values: tuple[int, ...], step: int) -> tuple[int, ...]:
+    """The values that are multiples of `step`."""
     return tuple(v for v in values if v % step == 0)
 
 
@@ -177,7 +178,7 @@ class RandomRegime(Record):
             check_int("workspaces", workspace, 0, 2**40)
         if unknown := [d for d in self.dtypes if d not in (DType.FP16, DType.BF16, DType.E4M3)]:
             raise UsageError(f"no walk is known for inputs of {unknown[0]}", "fp16, bf16 or e4m3")
-        for what, wanted, by_dtype in (("outputs", self.outputs, self._outputs), ("layouts", self.layouts, self._layouts)):
+        for what, wanted, by_dtype in (("outputs", self.outputs, self.outputs_of), ("layouts", self.layouts, self.layouts_of)):
             for value in wanted:
                 if not any(value in by_dtype(d) for d in self.dtypes):
                     raise UsageError(f"{what} of regime {self.name!r}: {value} goes with none of {', '.join(self.dtypes)}",
@@ -189,8 +190,8 @@ class RandomRegime(Record):
         for what in ("offsets", "paddings"):
             for value in getattr(self, what):
                 check_int(what, value, 0, 2**20)
-                if not any(value % step == 0 for dtype in self.dtypes for out in self._outputs(dtype)
-                           for step in self._steps(dtype, self._output(dtype, out))):
+                if not any(value % step == 0 for dtype in self.dtypes for out in self.outputs_of(dtype)
+                           for step in self.steps_of(dtype, self.output_of(dtype, out))):
                     raise UsageError(f"{what} of regime {self.name!r}: {value} B splits an element, or a 16-byte unit of e4m3",
                                      "multiples of the element's bytes, of 16 for e4m3")
         if True in self.fast_accumulation and DType.E4M3 not in self.dtypes:
@@ -199,57 +200,61 @@ class RandomRegime(Record):
             self._check_sizes(dtype)
 
     def _check_sizes(self, dtype: DType) -> None:
-        multiple = self._multiple(dtype)
+        multiple = self.multiple_of(dtype)
         for name, axis, step in (("m", self.m, 1), ("n", self.n, multiple), ("k", self.k, multiple)):
             if axis.least(step) is None:
                 raise UsageError(f"{name} of regime {self.name!r} holds no multiple of {step}, which {dtype} needs", "a wider range")
         m, n, k = self.m.greatest(), self.n.greatest(multiple), self.k.least(multiple)
         assert m is not None and n is not None and k is not None
-        for output in self._outputs(dtype):
-            out = self._output(dtype, output)
+        for output in self.outputs_of(dtype):
+            out = self.output_of(dtype, output)
             need = (m + n) * k * dtype.itemsize + m * n * out.itemsize
             if need > self.most_bytes:
                 raise UsageError(f"regime {self.name!r} passes {self.most_bytes:,} bytes at {m}x{n}x{k} already ({need:,})",
                                  "smaller m or n, or a larger most")
-            for step in self._steps(dtype, out):
+            for step in self.steps_of(dtype, out):
                 for what in ("offsets", "paddings"):
-                    if not _fitting(getattr(self, what), step):
+                    if not fitting(getattr(self, what), step):
                         raise UsageError(f"{what} of regime {self.name!r} hold no multiple of {step} B, which {dtype} inputs with {out} "
                                          f"output need: {', '.join(f'{v} B' for v in getattr(self, what))}", f"0, or multiples of {step}")
 
     @staticmethod
-    def _steps(dtype: DType, out: DType) -> tuple[int, int, int]:
+    def steps_of(dtype: DType, out: DType) -> tuple[int, int, int]:
         """What offsets and paddings of A, B and the output are multiples of, in bytes."""
         return (_FP8_MULTIPLE,) * 3 if dtype.is_fp8 else (dtype.itemsize, dtype.itemsize, out.itemsize)
 
     @staticmethod
-    def _multiple(dtype: DType) -> int:
+    def multiple_of(dtype: DType) -> int:
+        """What N and K are multiples of."""
         return _FP8_MULTIPLE if dtype.is_fp8 else 1
 
-    def _outputs(self, dtype: DType) -> tuple[Output, ...]:
+    def outputs_of(self, dtype: DType) -> tuple[Output, ...]:
+        """Those that a dtype has."""
         return tuple(o for o in self.outputs if dtype.is_fp8 or o in (Output.SAME, Output.FP32) or o.value == dtype.value)
 
-    def _layouts(self, dtype: DType) -> tuple[Layout, ...]:
+    def layouts_of(self, dtype: DType) -> tuple[Layout, ...]:
+        """Those that a dtype has."""
         return tuple(x for x in self.layouts if not dtype.is_fp8 or x is Layout.TN)
 
     @staticmethod
-    def _output(dtype: DType, output: Output) -> DType:
+    def output_of(dtype: DType, output: Output) -> DType:
+        """The dtype that an output stands for."""
         return (DType.BF16 if dtype.is_fp8 else dtype) if output is Output.SAME else DType(output.value)
 
     def problem(self, words: Sequence[int]) -> Asked:
         """The problem of 16 random words; which word chooses what is part of the stream and never changes."""
         dtype = _choose(self.dtypes, words[0])
-        out, layout = self._output(dtype, _choose(self._outputs(dtype), words[1])), _choose(self._layouts(dtype), words[2])
+        out, layout = self.output_of(dtype, _choose(self.outputs_of(dtype), words[1])), _choose(self.layouts_of(dtype), words[2])
         fast = _choose(self.fast_accumulation, words[3]) and dtype.is_fp8
-        multiple = self._multiple(dtype)
+        multiple = self.multiple_of(dtype)
         m, n = self.m.pick(words[4]), self.n.pick(words[5], multiple)
         room = (self.most_bytes - m * n * out.itemsize) // ((m + n) * dtype.itemsize)
         k = self.k.pick(words[6], multiple, room)
         told = None if _choose(self.alignments, words[15]) is Alignment.TRUE else DEFAULT_ALIGNMENT
         preference = Preference(_choose(self.workspaces, words[7]), _choose(self.reduction_schemes, words[8]), told, told, told, told)
-        steps = self._steps(dtype, out)
-        a, b, d = (_choose(_fitting(self.offsets, step), word) for step, word in zip(steps, words[9:12], strict=True))
-        lead = [_choose(_fitting(self.paddings, step), word) for step, word in zip(steps, words[12:15], strict=True)]
+        steps = self.steps_of(dtype, out)
+        a, b, d = (_choose(fitting(self.offsets, step), word) for step, word in zip(steps, words[9:12], strict=True))
+        lead = [_choose(fitting(self.paddings, step), word) for step, word in zip(steps, words[12:15], strict=True)]
         columns = (m if layout.a_transposed else k, k if layout.b_transposed else n, n)
         sizes = (dtype.itemsize, dtype.itemsize, out.itemsize)
         lda, ldb, ldd = (c + padding // size for c, padding, size in zip(columns, lead, sizes, strict=True))
@@ -257,7 +262,7 @@ class RandomRegime(Record):
                                              d_offset_bytes=d, lda=lda, ldb=ldb, ldc=ldd, ldd=ldd), preference)
 
 
-_REGIME_WORDS = 16
+REGIME_WORDS = 16
 
 
 @dataclass(frozen=True)
@@ -286,7 +291,7 @@ class ProblemStream:
         check_int("index", index, 0, (2**63 if self.length is None else self.length) - 1)
         if index < len(self.listed):
             return self.listed[index]
-        first, *words = _words(self.seed, index, 0, 1 + _REGIME_WORDS)
+        first, *words = _words(self.seed, index, 0, 1 + REGIME_WORDS)
         place = sum(r.share for r in self.regimes) * first >> 64
         for regime in self.regimes:
             place -= regime.share
@@ -301,5 +306,5 @@ class ProblemStream:
 
 def _words(seed: int, index: int, use: int, count: int) -> list[int]:
     """Random words of (seed, index, use). The low word of the counter is numpy's to count with."""
-    generator = np.random.Philox(key=np.array([seed, _KEY], np.uint64), counter=np.array([0, index, use, 0], np.uint64))
+    generator = np.random.Philox(key=np.array([seed, KEY], np.uint64), counter=np.array([0, index, use, 0], np.uint64))
     return [int(word) for word in np.atleast_1d(generator.random_raw(count))]

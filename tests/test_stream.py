@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from probe.errors import UsageError
 from probe.names import DType, Layout
 from probe.preference import Preference
 from probe.problem import Problem
-from probe.stream import _KEY, Alignment, Asked, Axis, Law, Output, ProblemStream, RandomRegime, _words
+from probe.questions import Questions, _pick, draw, words_of
+from probe.stream import KEY, Alignment, Asked, Axis, Law, Output, ProblemStream, RandomRegime, _words
 
 WORDS = st.integers(0, 2**64 - 1)
 SEEDS = st.integers(0, 2**60 - 1)
@@ -78,6 +80,57 @@ def test_an_index_is_the_same_alone_in_a_batch_and_in_any_order(parts: list[Rand
         assert (alone.at(index), alone.draw_seed(index)) == batch[index]
 
 
+def held_to(questions: Questions, stream: ProblemStream) -> None:
+    """Each question of a batch is what the stream has at its index."""
+    for place, index in enumerate(questions.index.tolist()):
+        mine, its = questions.asked(place), stream.at(index)
+        assert (mine.source, mine.problem) == (its.source, its.problem)
+        told = [p.problem.alignments(p.preference) for p in (mine, its)]
+        assert told[0] == told[1] and mine.preference.workspace_bytes == its.preference.workspace_bytes
+        assert mine.preference.reduction_scheme_mask == its.preference.reduction_scheme_mask
+        assert questions.operand_bytes()[place] == its.problem.total_bytes
+
+
+@given(st.lists(regimes(), min_size=1, max_size=3), SEEDS, st.integers(0, 2**61), st.integers(1, 40))
+@settings(max_examples=40)
+def test_a_batch_is_what_its_indices_give_one_by_one(parts: list[RandomRegime], seed: int, begin: int, count: int) -> None:
+    stream = ProblemStream(seed, (), tuple(parts))
+    batch = draw(stream, begin, begin + count)
+    assert batch.index.tolist() == list(range(begin, begin + count))
+    held_to(batch, stream)
+    again = Questions.from_document(batch.to_document())
+    assert [again.asked(i) for i in range(count)] == [batch.asked(i) for i in range(count)]
+
+
+def test_a_batch_goes_over_the_end_of_the_list() -> None:
+    listed = tuple(Asked("list", Problem.gemm(m, 8, 8, DType.FP16, ldc=12, ldd=12, a_offset_bytes=2), Preference(0, 2)) for m in (1, 2, 3))
+    stream = ProblemStream(4, listed, (RandomRegime("r", Axis(3, 9), Axis(1, 9), Axis(1, 9)),))
+    held_to(draw(stream, 1, 6), stream)
+    with pytest.raises(UsageError, match="batch"):
+        draw(ProblemStream(4, (Asked("x", Problem.gemm(8, 8, 8, DType.FP16, batch_count=2), Preference()),)), 0, 1)
+
+
+@given(st.integers(1, 2**31 - 2), st.integers(0, 2**31), st.sampled_from(Law), st.data())
+@settings(max_examples=60)
+def test_sizes_of_a_batch_are_exact_where_rounding_decides(low: int, more: int, law: Law, data: st.DataObject) -> None:
+    """Words on both sides of the border between two sizes, where float64 alone may take the wrong one."""
+    axis = Axis(low, min(low + more, 2**31 - 1), law)
+    size = data.draw(st.integers(axis.low, axis.high))
+    below, above = 0, 2**64  # the least word of `size` by bisection
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (below, middle) if axis.pick(middle) >= size else (middle, above)
+    words = [w for w in range(above - 3, above + 3) if 0 <= w < 2**64]
+    assert _pick(axis, np.array(words, np.uint64)).tolist() == [axis.pick(w) for w in words]
+
+
+@given(SEEDS, st.integers(0, 2**62), st.integers(1, 20))
+@settings(max_examples=30)
+def test_the_words_of_a_batch_are_those_of_the_generator(seed: int, index: int, count: int) -> None:
+    got = words_of(seed, np.array([index, index + 1]), count)
+    assert [[int(word[i]) for word in got] for i in (0, 1)] == [_words(seed, index + i, 0, count) for i in (0, 1)]
+
+
 def test_choices_that_are_added_later_move_no_other_choice() -> None:
     plain = RandomRegime("r", Axis(1, 500), Axis(1, 500), Axis(8, 5000))
     more = RandomRegime("r", Axis(1, 500), Axis(1, 500), Axis(8, 5000), outputs=(Output.SAME, Output.FP32), workspaces=(0, 1024),
@@ -101,7 +154,7 @@ def _philox(counter: list[int], key: list[int]) -> list[int]:
 @given(SEEDS, st.integers(0, 2**63 - 1), st.integers(0, 100))
 def test_the_words_are_those_of_the_published_generator(seed: int, index: int, use: int) -> None:
     # numpy counts up before the first block
-    assert _words(seed, index, use, 8) == [w for block in (1, 2) for w in _philox([block, index, use, 0], [seed, _KEY])]
+    assert _words(seed, index, use, 8) == [w for block in (1, 2) for w in _philox([block, index, use, 0], [seed, KEY])]
 
 
 @given(st.integers(1, 10**5), st.integers(0, 10**6), st.sampled_from((1, 7, 8)), st.sampled_from(Law), WORDS, WORDS)

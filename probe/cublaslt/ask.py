@@ -65,16 +65,23 @@ def ask_many(
         return read_results(library, problem, code, results, count.value)
 
 
+def refused(code: int) -> DeclineReason | None:
+    """What a status of the heuristic means for the question; None for success and for a failure."""
+    if code == status.NOT_SUPPORTED:
+        return DeclineReason.NO_ALGORITHM
+    return DeclineReason.UNSUPPORTED if code in (status.INVALID_VALUE, status.ARCH_MISMATCH) else None
+
+
 def read_results(
     library: Library, problem: Problem, code: int, results: ctypes.Array[HeuristicResult], count: int
 ) -> tuple[Answer, ...] | Declined:
     """What a heuristic call said: its status `code`, and `count` results, each with a state of its own."""
     known = status.describe(code)
-    if code == status.NOT_SUPPORTED:
+    if refused(code) is DeclineReason.NO_ALGORITHM:
         return Declined(
             DeclineReason.NO_ALGORITHM, f"the library has no algorithm for {problem.key}: {known.name}", _HINT
         )
-    if code in (status.INVALID_VALUE, status.ARCH_MISMATCH):
+    if refused(code) is DeclineReason.UNSUPPORTED:
         return Declined(
             DeclineReason.UNSUPPORTED,
             f"the library refuses {problem.key}: {known.name}, {known.meaning}",

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from probe.diagnosis import doctor
     from probe.difference.run import diff_libraries
     from probe.libraries import add_library, fetch_library, list_libraries, remove_library
+    from probe.packs.run import check_pack, pack
     from probe.reachable import answers
     from probe.reproducer import bug_splitk_tail, report_splitk_tail
     from probe.verbs import walk
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "add_library", "answers", "ask", "bug_splitk_tail", "compact_campaign", "compare_answers", "diff_libraries",
-           "doctor", "export_campaign", "fetch_library", "import_campaign", "list_campaigns", "list_libraries", "remove_library",
-           "report_splitk_tail", "resume_campaign", "run_campaign", "status_campaign", "stop_campaign", "walk"]
+__all__ = ["__version__", "add_library", "answers", "ask", "bug_splitk_tail", "check_pack", "compact_campaign", "compare_answers",
+           "diff_libraries", "doctor", "export_campaign", "fetch_library", "import_campaign", "list_campaigns", "list_libraries",
+           "pack", "remove_library", "report_splitk_tail", "resume_campaign", "run_campaign", "status_campaign", "stop_campaign",
+           "walk"]
 
 # verb -> the module that has it
 _VERBS = {
@@ -31,6 +33,7 @@ _VERBS = {
     "answers": "probe.reachable",
     "ask": "probe.asking.run",
     "bug_splitk_tail": "probe.reproducer",
+    "check_pack": "probe.packs.run",
     "compact_campaign": "probe.campaign.admin",
     "compare_answers": "probe.asking.compare",
     "diff_libraries": "probe.difference.run",
@@ -40,6 +43,7 @@ _VERBS = {
     "import_campaign": "probe.campaign.admin",
     "list_campaigns": "probe.campaign.admin",
     "list_libraries": "probe.libraries",
+    "pack": "probe.packs.run",
     "remove_library": "probe.libraries",
     "report_splitk_tail": "probe.reproducer",
     "resume_campaign": "probe.campaign.run",

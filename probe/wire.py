@@ -135,12 +135,13 @@ def point_from_document(document: Mapping[str, Any]) -> Point:
     return Point(
         problem=Problem.from_document(document["problem"]), preference=Preference.from_document(document["preference"]),
         target=Target.from_document(document["target"]), answer=Answer.from_document(document["answer"]),
-        capture=Capture.from_document(document["capture"]), classes=tuple(map(_result_from_document, document["classes"])),
+        capture=Capture.from_document(document["capture"]), classes=tuple(map(result_from_document, document["classes"])),
         phases=tuple(Phase(**phase) for phase in document["phases"]),
         **{name: document[name] for name in ("found_by", "announcement", "seed", "exhaustive", "date")})
 
 
-def _result_from_document(document: Mapping[str, Any]) -> ClassResult:
+def result_from_document(document: Mapping[str, Any]) -> ClassResult:
+    """One class of a point's JSON."""
     desc, proof = document["gemm_desc"], document["proof"]
     same = ("elements", "family", "instrument", "candidates", "settling_draws", "settling_elements")
     return ClassResult(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from probe import __version__
-from probe.cli import answers, ask, bug, campaign, compare_answers, diff_libraries, doctor, library, walk
+from probe.cli import answers, ask, bug, campaign, compare_answers, diff_libraries, doctor, library, pack, walk
 from probe.cli.stream import emit, emit_json, say
 from probe.errors import EnvironmentProblem, ExitCode, LibraryError, UsageError
 
@@ -24,6 +24,7 @@ app.command("walk", epilog=walk.EPILOG)(walk.command)
 app.command("answers", epilog=answers.EPILOG)(answers.command)
 app.command("ask", epilog=ask.EPILOG)(ask.command)
 app.command("compare-answers", epilog=compare_answers.EPILOG)(compare_answers.command)
+app.command("pack", epilog=pack.EPILOG)(pack.command)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
 app.add_typer(library.app, name="library")
 app.add_typer(bug.app, name="bug")

@@ -24,6 +24,31 @@ n = {from = 24, to = 40}
 k = {from = 8, to = 64}
 outputs = ["fp32"]
 """
+# Parts of a simulated library: elements of two orders, and one that breaks in a way a K each.
+PATCHWORK = """
+def summing(self, problem, answer, preference):
+    from dataclasses import replace
+    import numpy as np
+    one = super().summing(problem, answer, preference)
+    other = super().summing(problem, replace(answer, splitk_num=4, reduction_scheme=2), preference)
+    whole = one.outputs
+    def outputs(batch):
+        # the last column comes from a kernel that splits K
+        parts = [whole(batch), other.outputs(batch)]
+        return [np.where((np.arange(problem.n) if cells is None else cells.columns) == problem.n - 1, b, a)
+                for (_, cells), a, b in zip(batch, *parts)]
+    one.outputs = outputs
+    return one
+"""
+BREAKS = """
+def summing(self, problem, answer, preference):
+    if problem.k == 71: os.kill(os.getpid(), signal.SIGSEGV)
+    if problem.k == 72: time.sleep(100)
+    if problem.k == 73: raise MemoryError
+    if problem.k == 74: raise LibraryError('cublasLtMatmul', 14, 'INTERNAL', 'it broke', 'try again')
+    if problem.k == 75: raise ZeroDivisionError('a bug')
+    return super().summing(problem, answer, preference)
+"""
 
 
 def campaign_file(folder: Path, problems: int = 12, more: str = "", regime: str = TINY, libraries: str = '["sim"]') -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_parts import ENVIRONMENT, TINY, campaign_file, children, stand_in, table
+from campaign_parts import BREAKS, ENVIRONMENT, PATCHWORK, TINY, campaign_file, children, stand_in, table
 
 from probe.campaign import admin
 from probe.campaign.admin import (
@@ -121,23 +121,6 @@ def test_more_draws_are_drawn_afresh(tmp_path: Path) -> None:
         assert many["elements_compared"] == rounds * few["elements_compared"] and few["schedule"] == many["schedule"]
 
 
-PATCHWORK = """
-def summing(self, problem, answer, preference):
-    from dataclasses import replace
-    import numpy as np
-    one = super().summing(problem, answer, preference)
-    other = super().summing(problem, replace(answer, splitk_num=4, reduction_scheme=2), preference)
-    whole = one.outputs
-    def outputs(batch):
-        # the last column comes from a kernel that splits K
-        parts = [whole(batch), other.outputs(batch)]
-        return [np.where((np.arange(problem.n) if cells is None else cells.columns) == problem.n - 1, b, a)
-                for (_, cells), a, b in zip(batch, *parts)]
-    one.outputs = outputs
-    return one
-"""
-
-
 @pytest.mark.slow
 def test_elements_of_several_orders_share_one_row(tmp_path: Path) -> None:
     (tmp_path / "edge.txt").write_text("16x16x1024 fp16 fp32\n")
@@ -153,16 +136,6 @@ def test_elements_of_several_orders_share_one_row(tmp_path: Path) -> None:
 
 
 # What breaks
-
-BREAKS = """
-def summing(self, problem, answer, preference):
-    if problem.k == 71: os.kill(os.getpid(), signal.SIGSEGV)
-    if problem.k == 72: time.sleep(100)
-    if problem.k == 73: raise MemoryError
-    if problem.k == 74: raise LibraryError('cublasLtMatmul', 14, 'INTERNAL', 'it broke', 'try again')
-    if problem.k == 75: raise ZeroDivisionError('a bug')
-    return super().summing(problem, answer, preference)
-"""
 
 
 BROKEN = {70: None, 71: "died", 72: "timed_out", 73: "environment", 74: "library", 75: "bug", 76: None}

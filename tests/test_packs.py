@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from campaign_parts import campaign_file
+from campaign_parts import BREAKS, PATCHWORK, campaign_file, children, stand_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -367,6 +367,24 @@ def test_readings_that_say_something_else_fail_when_they_are_replayed(packed: Pa
 
 
 # Making one
+
+@pytest.mark.slow
+def test_rows_of_every_sort_are_packed(tmp_path: Path) -> None:
+    """Several classes in one row, and what failed: with an answer, without one, asked twice."""
+    for name, oracle, shapes in (("classes", PATCHWORK, "16x16x1024 fp16 fp32\n"),
+                                 ("broken", BREAKS, "".join(f"32x32x{k} fp16 fp32\n" for k in (70, 71, 73, 74, 75)))):
+        (tmp_path / "some.txt").write_text(shapes)
+        file = campaign_file(tmp_path, shapes.count("\n"), "draws = 60", '[[list]]\nshapes = "some.txt"\n')
+        run_campaign(file, tmp_path / name, make_child=children({"sim": stand_in(tmp_path, oracle)}))
+        probe.pack(tmp_path / name, tmp_path / f"{name}.pack")
+        assert probe.check_pack(tmp_path / f"{name}.pack").counts.rows == shapes.count("\n")
+    parts = entries(tmp_path / "classes.pack")
+    assert json.loads(parts[ROWS])["classes"] == 2
+    bad = with_row(tmp_path / "classes.pack", tmp_path / "bad.pack", lambda row: row.update(classes=1, more_classes=None))
+    with pytest.raises(UsageError, match="elements_in_class"):
+        probe.check_pack(bad)
+    assert {json.loads(line)["outcome"] for line in entries(tmp_path / "broken.pack")[ROWS].splitlines()} == {"confirmed", "failed"}
+
 
 def test_what_cannot_be_packed_is_said_and_nothing_is_written(folder: Path, readings: Path, packed: Path, tmp_path: Path) -> None:
     before = packed.read_bytes()

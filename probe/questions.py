@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ Words = npt.NDArray[np.uint64]
 # and the alignment in bytes that the library is told (C has the output's).
 NUMBERS = ("m", "n", "k", "lda", "ldb", "ldd", "a_offset_bytes", "b_offset_bytes", "d_offset_bytes", "allowed_workspace_bytes",
            "reduction_scheme_mask", "a_alignment", "b_alignment", "d_alignment")
+# What all problems of a kind have alike.
+_FIXED = tuple(f.name for f in fields(Problem) if f.name not in ("m", "n", "k") and not re.fullmatch(r"ld.|._offset_bytes", f.name))
 _LOW, _HALF = np.uint64(2**32 - 1), np.uint64(32)
 # Both factors of Philox4x64 and what its two keys grow by a round: Salmon et al. 2011, table 2 and section 3.3.
 _FACTORS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
@@ -125,23 +128,25 @@ def listed(asked: Sequence[Asked], begin: int = 0) -> Questions:
     """Questions of a list, whose first has the number `begin`. Raises UsageError for what the columns cannot say (a batch, an epilogue)."""
     sources: dict[str, int] = {}
     kinds: dict[Kind, int] = {}
+    likes: list[Problem] = []
     rows = []
     for one in asked:
         p, told = one.problem, one.problem.alignments(one.preference)
         kind = Kind(p.a_dtype, p.d_dtype, p.layout, p.fast_accumulation)
-        rows.append((sources.setdefault(one.source, len(sources)), kinds.setdefault(kind, len(kinds)), p.m, p.n, p.k,
-                     *(p.leading_dimension(x) for x in "abd"), p.a_offset_bytes, p.b_offset_bytes, p.d_offset_bytes,
-                     one.preference.workspace_bytes, one.preference.reduction_scheme_mask, told[0], told[1], told[3]))
-    source, kind_codes, *numbers = _ints(rows).reshape(-1, 2 + len(NUMBERS)).T
-    made = Questions(tuple(sources), tuple(kinds), np.arange(begin, begin + len(asked)), source, kind_codes,
-                     dict(zip(NUMBERS, numbers, strict=True)))
-    for place, one in enumerate(asked):
-        again = made.asked(place)
-        if again.problem != one.problem or again.problem.alignments(again.preference) != one.problem.alignments(one.preference):
-            raise UsageError(f"{one.problem.key} cannot be asked in a batch", "plain problems: no batch, no epilogue, alpha 1, beta 0")
+        code = kinds.setdefault(kind, len(kinds))
+        if code == len(likes):
+            likes.append(kind.problem())
         if one.preference.forced is not None:
             raise UsageError("forced answers cannot be asked in a batch", "probe walk --force")
-    return made
+        same_c = (p.ldc, p.c_offset_bytes, told[2]) == (p.ldd, p.d_offset_bytes, told[3])
+        if not same_c or any(getattr(p, name) != getattr(likes[code], name) for name in _FIXED):
+            raise UsageError(f"{p.key} cannot be asked in a batch", "no batch, no epilogue, alpha 1, beta 0, C as the output")
+        rows.append((sources.setdefault(one.source, len(sources)), code, p.m, p.n, p.k, *(p.leading_dimension(x) for x in "abd"),
+                     p.a_offset_bytes, p.b_offset_bytes, p.d_offset_bytes, one.preference.workspace_bytes,
+                     one.preference.reduction_scheme_mask, told[0], told[1], told[3]))
+    source, kind_codes, *numbers = _ints(rows).reshape(-1, 2 + len(NUMBERS)).T
+    return Questions(tuple(sources), tuple(kinds), np.arange(begin, begin + len(asked)), source, kind_codes,
+                     dict(zip(NUMBERS, numbers, strict=True)))
 
 
 def draw(stream: ProblemStream, begin: int, end: int) -> Questions:

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import UsageError
-from probe.names import DType, Layout
+from probe.forced import Forced
+from probe.names import ComputeType, DType, Epilogue, Layout
 from probe.preference import Preference
 from probe.problem import Problem
 from probe.questions import Questions, _pick, draw, words_of
@@ -106,8 +107,16 @@ def test_a_batch_goes_over_the_end_of_the_list() -> None:
     listed = tuple(Asked("list", Problem.gemm(m, 8, 8, DType.FP16, ldc=12, ldd=12, a_offset_bytes=2), Preference(0, 2)) for m in (1, 2, 3))
     stream = ProblemStream(4, listed, (RandomRegime("r", Axis(3, 9), Axis(1, 9), Axis(1, 9)),))
     held_to(draw(stream, 1, 6), stream)
-    with pytest.raises(UsageError, match="batch"):
-        draw(ProblemStream(4, (Asked("x", Problem.gemm(8, 8, 8, DType.FP16, batch_count=2), Preference()),)), 0, 1)
+
+
+@pytest.mark.parametrize(("fields", "preference"), [
+    ({"batch_count": 2}, Preference()), ({"beta": 1.0}, Preference()), ({"epilogue": Epilogue.RELU}, Preference()),
+    ({"ldd": 12}, Preference()), ({"c_offset_bytes": 2}, Preference()), ({"sm_count_target": 8}, Preference()), ({"compute_type": ComputeType.FP16}, Preference()),
+    ({}, Preference(c_alignment=2)), ({}, Preference(forced=Forced(splitk_num=2)))])
+def test_what_the_columns_of_a_batch_cannot_say_is_refused(fields: dict[str, object], preference: Preference) -> None:
+    asked = Asked("x", Problem.gemm(8, 8, 8, DType.FP16, **fields), preference)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot be asked in a batch"):
+        draw(ProblemStream(4, (asked,)), 0, 1)
 
 
 @given(st.integers(1, 2**31 - 2), st.integers(0, 2**31), st.sampled_from(Law), st.data())

@@ -96,7 +96,7 @@ def test_a_table_is_what_asking_one_by_one_gives(place: Path, asked: AskedAnswer
 
 def test_the_number_of_processes_changes_nothing(place: Path, asked: AskedAnswers, second: Path) -> None:
     table, other = pq.read_table(place / "a.parquet"), pq.read_table(second)
-    probe.ask(place / "tiny.toml", library="sim-2", processes=3, output=place / "b3.parquet")
+    probe.ask(place / "tiny.toml", library="sim-2", processes=2, output=place / "b3.parquet")
     assert pq.read_table(place / "b3.parquet").equals(other) and not table.equals(other)
 
 
@@ -139,7 +139,7 @@ def ask(self, problem, preference):
 """
 
 
-@pytest.mark.parametrize("always", [False, True])
+@pytest.mark.parametrize("always", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_process_that_dies_is_asked_once_more(tmp_path: Path, always: bool) -> None:
     (tmp_path / "shapes.txt").write_text("".join(f"8x8x{k}\n" for k in range(8, 72, 8)))
     command = stand_in(tmp_path, DIES.format(mark=str(tmp_path / "mark"), always=always))

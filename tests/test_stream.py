@@ -111,8 +111,8 @@ def test_a_batch_goes_over_the_end_of_the_list() -> None:
 
 @pytest.mark.parametrize(("fields", "preference"), [
     ({"batch_count": 2}, Preference()), ({"beta": 1.0}, Preference()), ({"epilogue": Epilogue.RELU}, Preference()),
-    ({"ldd": 12}, Preference()), ({"c_offset_bytes": 2}, Preference()), ({"sm_count_target": 8}, Preference()), ({"compute_type": ComputeType.FP16}, Preference()),
-    ({}, Preference(c_alignment=2)), ({}, Preference(forced=Forced(splitk_num=2)))])
+    ({"ldd": 12}, Preference()), ({"c_offset_bytes": 2}, Preference()), ({"sm_count_target": 8}, Preference()),
+    ({"compute_type": ComputeType.FP16}, Preference()), ({}, Preference(c_alignment=2)), ({}, Preference(forced=Forced(splitk_num=2)))])
 def test_what_the_columns_of_a_batch_cannot_say_is_refused(fields: dict[str, object], preference: Preference) -> None:
     asked = Asked("x", Problem.gemm(8, 8, 8, DType.FP16, **fields), preference)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="cannot be asked in a batch"):

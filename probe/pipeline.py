@@ -18,12 +18,12 @@ from probe.inputs.probes import pair_for
 from probe.oracle import Opened
 from probe.preference import Preference
 from probe.problem import ComputeType, DType, Epilogue, Problem
-from probe.proof import prove, refuted
+from probe.proof import Outcome, prove, refuted
 from probe.records import ClassResult, Phase, Point, now
 from probe.recovery.candidates import Context, candidates
 from probe.recovery.settle import settle
 from probe.summing import Summing
-from probe.walks.agreement import agreement
+from probe.walks.agreement import MORE_DRAWS, Agreement, agreement
 from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import recover_tree
 
@@ -88,15 +88,35 @@ def walk_problem(problem: Problem, preference: Preference, opened: Opened, *, ex
         agreed = agreement(summing, stream_of(seed, Stream.AGREE))
     if isinstance(agreed, Declined):
         return agreed
-    results = []
-    for label in range(agreed.classes):
-        where = None if agreed.labels is None else agreed.labels == label
-        result = _recover(problem, summing, answer, captured, where, exhaustive, seed, oracle.target.sm_number, clock)
-        if isinstance(result, Declined):
-            return result
-        results.append(result)
+    def recovered(agreed: Agreement) -> list[ClassResult] | Declined:
+        results = []
+        for label in range(agreed.classes):
+            where = None if agreed.labels is None else agreed.labels == label
+            result = _recover(problem, summing, answer, captured, where, exhaustive, seed, oracle.target.sm_number, clock)
+            if isinstance(result, Declined):
+                return result
+            results.append(result)
+        return results
+
+    results = recovered(agreed)
+    if _fell(results):  # one reason is that elements of one class do not share their order after all
+        with clock.step("agree", summing):
+            closer = agreement(summing, stream_of(seed, Stream.AGREE), MORE_DRAWS)
+        if isinstance(closer, Declined):
+            return closer
+        if closer.classes > agreed.classes:
+            results = recovered(closer)
+    if isinstance(results, Declined):
+        return results
     return Point(problem, preference, oracle.target, oracle.found_by, oracle.announcement, answer, captured, tuple(results),
                  clock.phases(), seed, exhaustive, now())
+
+
+def _fell(results: list[ClassResult] | Declined) -> bool:
+    """Whether a sum could not be read, or was read and is refuted by bytes."""
+    if isinstance(results, Declined):
+        return results.reason is DeclineReason.TREE_UNREADABLE
+    return any(r.proof is not None and r.proof.outcome is Outcome.REFUTED for r in results)
 
 
 def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Capture, where: np.ndarray | None, exhaustive: bool,

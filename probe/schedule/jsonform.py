@@ -19,6 +19,8 @@ from probe.schedule.terms import (
     Run,
     Term,
     add,
+    after,
+    below_of,
     cast,
     fma,
     fold,
@@ -26,6 +28,7 @@ from probe.schedule.terms import (
 )
 
 Json = list[Any]
+_DEEP = 64  # additions on one side of one another; JSON readers and writers recurse, and stop at about a thousand
 
 
 def _run_to_json(run: Run) -> Json:
@@ -46,23 +49,46 @@ def _whole(value: Any, least: int) -> int:
 
 
 def term_to_json(term: Term) -> Json:
-    """The term as nested lists of strings and integers."""
+    """The term as nested lists of strings and integers. A sum of many parts from the left, or from the right, is one list of its parts:
+    ["sum", dtype, parts, "left"]."""
+    return after(term, _write, _parts)
+
+
+def _parts(term: Term) -> tuple[Term, ...]:
+    spine = _spine(term)
+    return spine[0] if spine else below_of(term)
+
+
+def _spine(term: Term) -> tuple[tuple[Term, ...], str] | None:
+    """The parts of a sum that nests deeply on one side, and the side; None for any other term."""
+    for side in ("left", "right"):
+        parts: list[Term] = []
+        node = term
+        while isinstance(node, Add) and isinstance(term, Add) and node.dtype == term.dtype:
+            node, other = (node.left, node.right) if side == "left" else (node.right, node.left)
+            parts.append(other)
+        if len(parts) > _DEEP:
+            return ((node, *reversed(parts)) if side == "left" else (*parts, node)), side
+    return None
+
+
+def _write(term: Term, below: list[Json]) -> Json:
     match term:
-        case Mma(previous, row, runs):
-            return ["mma", term_to_json(previous), row.to_list(),
-                    [_run_to_json(r) for r in runs]]
-        case Fma(previous, runs):
-            return ["fma", term_to_json(previous), [_run_to_json(r) for r in runs]]
+        case Mma(_, row, runs):
+            return ["mma", below[0], row.to_list(), [_run_to_json(r) for r in runs]]
+        case Fma(_, runs):
+            return ["fma", below[0], [_run_to_json(r) for r in runs]]
         case Mul(k):
             return ["mul", k]
-        case Add(dtype, left, right):
-            return ["add", str(dtype), term_to_json(left), term_to_json(right)]
-        case Fold(previous, dtype, body, count, advance):
-            return ["fold", term_to_json(previous), str(dtype), term_to_json(body), count, advance]
-        case Cast(dtype, x):
-            return ["cast", str(dtype), term_to_json(x)]
-        case Call(name, args):
-            return ["call", name, [term_to_json(a) for a in args]]
+        case Add(dtype, _, _):
+            spine = _spine(term)
+            return ["add", str(dtype), *below] if spine is None else ["sum", str(dtype), below, spine[1]]
+        case Fold(_, dtype, _, count, advance):
+            return ["fold", below[0], str(dtype), below[1], count, advance]
+        case Cast(dtype, _):
+            return ["cast", str(dtype), below[0]]
+        case Call(name, _):
+            return ["call", name, below]
         case _:
             return ["zero"]
 
@@ -87,6 +113,16 @@ def _read(data: Json) -> Term:
             return Mul(_whole(k, 0))
         case ["add", dtype, left, right]:
             return add(DType(dtype), _read(left), _read(right))
+        case ["sum", dtype, [first, *others], "left"]:
+            total = _read(first)
+            for one in others:
+                total = add(DType(dtype), total, _read(one))
+            return total
+        case ["sum", dtype, [*others, last], "right"]:
+            total = _read(last)
+            for one in reversed(others):
+                total = add(DType(dtype), _read(one), total)
+            return total
         case ["fold", previous, dtype, body, count, advance]:
             return fold(_read(previous), DType(dtype), _read(body), _whole(count, 1), _whole(advance, 1))
         case ["cast", dtype, x]:

@@ -13,7 +13,7 @@ from probe.describe import describe, forms_of
 from probe.descriptor import GEMMDesc, Instruction
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.problem import DType
-from probe.schedule import Row, Term, cast, run_of
+from probe.schedule import Row, Term, cast, exact_form, run_of
 from probe.schedule.terms import Run, join_runs
 from probe.tensorcore import row_for
 from probe.walks.tree import Joint, Loop, Moved, SumTree, as_term, below_of, loops, single_steps, walk_up
@@ -46,10 +46,13 @@ def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Decli
     if not _binary(tree):
         return Declined(DeclineReason.TREE_UNREADABLE, "a node joins more than two sums at once")
     out: list[Candidate] = []
+    seen: set[Term] = set()
     for name, row, variant in _steps(tree, context):
         plain = cast(context.output_dtype, to_term(variant, row))
         for schedule, choices in _dtypes(plain, context):
-            if all(c.schedule != schedule for c in out):
+            bits = exact_form(schedule)  # what cannot differ is one candidate, the first to come
+            if bits not in seen:
+                seen.add(bits)
                 desc = describe(schedule, context.k, context.input_dtype, context.output_dtype)
                 if desc is not None:
                     desc = replace(desc, instruction=_instruction(desc, context.sm))

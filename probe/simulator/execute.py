@@ -18,7 +18,7 @@ from probe.errors import UsageError
 from probe.formats import Array, array_module, bits_dtype, decode, encode_rn
 from probe.names import DType
 from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, dtype_of
-from probe.tensorcore import canonical_nan, add_rn, chain, fma_step, mul_rn
+from probe.tensorcore import add_rn, canonical_nan, chain, fma_step, mul_rn
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Functions = Mapping[str, Callable[..., Array]]

@@ -85,7 +85,8 @@ def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrum
     by_bytes = "bytes"  # the record holds the numbers: candidates, settling_draws, settling_elements
     only = "nothing to tell apart: one candidate"
     turn = f"{desc.k_loop_step}, short turn {desc.short_turn}" if desc.k_loop_step != desc.instruction_k else "not observable at this K"
-    cuts = "; ".join(f"{c.layout} span {c.span}{'' if c.count is None else f' count {c.count}'}, {c.join} {c.direction}" for c in desc.k_cuts) or "none"
+    cuts = "; ".join(f"{c.layout} span {c.span}{f' count {c.count}' if c.count else ''}, {c.join} {c.direction}"
+                     for c in desc.k_cuts) or "none"
     row = "scalar fma, to nearest" if desc.row is None else (
         f"{desc.row.products} products, {desc.row.fraction_bits} bits kept, toward zero to {desc.row.result_bits} fraction bits")
     return (

@@ -36,8 +36,9 @@ from probe.schedule import (
 from probe.schedule.terms import copies
 
 MOST_LANES = 4096
-_WAYS = ((Join.BUTTERFLY, Direction.DOWN), (Join.BUTTERFLY, Direction.UP),
-         (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD))
+# plainest first: few parts are a chain and a butterfly at once
+_WAYS = ((Join.CHAIN, Direction.FORWARD), (Join.BUTTERFLY, Direction.DOWN),
+         (Join.BUTTERFLY, Direction.UP), (Join.CHAIN, Direction.BACKWARD))
 
 
 @dataclass(frozen=True)

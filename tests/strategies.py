@@ -38,7 +38,8 @@ def gemm_descs(draw: st.DrawFn, sm: int = 90) -> GEMMDesc:
                     short_turn=draw(st.sampled_from(list(ShortTurn))), use_fast_accum=draw(st.integers(0, 3)) > 0)
 
 
-_JOINS = [(Join.BUTTERFLY, Direction.UP), (Join.BUTTERFLY, Direction.DOWN), (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD)]
+_JOINS = [(Join.BUTTERFLY, Direction.UP), (Join.BUTTERFLY, Direction.DOWN),
+          (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD)]
 
 
 @st.composite

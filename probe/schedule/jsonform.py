@@ -22,6 +22,7 @@ from probe.schedule.terms import (
     after,
     below_of,
     cast,
+    dtype_of,
     fma,
     fold,
     mma,
@@ -50,29 +51,42 @@ def _whole(value: Any, least: int) -> int:
 
 def term_to_json(term: Term) -> Json:
     """The term as nested lists of strings and integers. A sum of many parts from the left, or from the right, is one list of its parts:
-    ["sum", dtype, parts, "left"]."""
+    ["sum", dtype, parts, "left"], where ["copies", part, count, advance] stands for copies of a part in a row."""
     return after(term, _write, _parts)
 
 
 def _parts(term: Term) -> tuple[Term, ...]:
     spine = _spine(term)
-    return spine[0] if spine else below_of(term)
+    return tuple(part for part, _, _ in spine[0]) if spine else below_of(term)
 
 
-def _spine(term: Term) -> tuple[tuple[Term, ...], str] | None:
-    """The parts of a sum that nests deeply on one side, and the side; None for any other term."""
+def _spine(term: Term) -> tuple[list[tuple[Term, int, int]], str] | None:
+    """The parts of a sum that nests deeply on one side, each with how many copies of it follow one another at which distance, and the side;
+    None for any other term."""
     for side in ("left", "right"):
-        parts: list[Term] = []
+        parts: list[tuple[Term, int, int]] = []
         node = term
-        while isinstance(node, Add) and isinstance(term, Add) and node.dtype == term.dtype:
-            node, other = (node.left, node.right) if side == "left" else (node.right, node.left)
-            parts.append(other)
+        while isinstance(term, Add | Fold) and isinstance(node, Add | Fold) and node.dtype == term.dtype:
+            if isinstance(node, Add):
+                node, other = (node.left, node.right) if side == "left" else (node.right, node.left)
+                parts.append((other, 1, 0))
+            elif side == "left":
+                parts.append((node.body, node.count, node.advance))
+                node = node.previous
+            else:
+                break
         if len(parts) > _DEEP:
-            return ((node, *reversed(parts)) if side == "left" else (*parts, node)), side
+            parts.append((node, 1, 0))
+            return (parts[::-1] if side == "left" else parts), side
     return None
 
 
 def _write(term: Term, below: list[Json]) -> Json:
+    spine = _spine(term)
+    if spine is not None:
+        parts = [text if count == 1 else ["copies", text, count, advance]
+                 for text, (_, count, advance) in zip(below, spine[0], strict=True)]
+        return ["sum", str(dtype_of(term)), parts, spine[1]]
     match term:
         case Mma(_, row, runs):
             return ["mma", below[0], row.to_list(), [_run_to_json(r) for r in runs]]
@@ -81,8 +95,7 @@ def _write(term: Term, below: list[Json]) -> Json:
         case Mul(k):
             return ["mul", k]
         case Add(dtype, _, _):
-            spine = _spine(term)
-            return ["add", str(dtype), *below] if spine is None else ["sum", str(dtype), below, spine[1]]
+            return ["add", str(dtype), *below]
         case Fold(_, dtype, _, count, advance):
             return ["fold", below[0], str(dtype), below[1], count, advance]
         case Cast(dtype, _):
@@ -116,7 +129,11 @@ def _read(data: Json) -> Term:
         case ["sum", dtype, [first, *others], "left"]:
             total = _read(first)
             for one in others:
-                total = add(DType(dtype), total, _read(one))
+                match one:
+                    case ["copies", body, count, advance]:
+                        total = fold(total, DType(dtype), _read(body), _whole(count, 2), _whole(advance, 1))
+                    case _:
+                        total = add(DType(dtype), total, _read(one))
             return total
         case ["sum", dtype, [*others, last], "right"]:
             total = _read(last)

@@ -27,7 +27,7 @@ from probe.tensorcore import row_for
 VERSION = "0.1.0"
 SECOND_VERSION = "0.2.0"  # of the variant
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
-GEMV, DOT = 13, 14  # lanes of one block for a vector and a matrix; lanes of several blocks for two vectors, the blocks summed by a second kernel
+GEMV, DOT = 13, 14  # lanes of one block for a matrix and a vector; of several for two vectors, and a second kernel sums the blocks
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
 _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
@@ -36,7 +36,7 @@ _MOST_BYTES = 2**30
 _MOST_K = 2**20
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 _SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
-_VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: a made-up release with kernels for vectors, whose lanes are nobody's; it is no cuBLASLt"
+_VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: made-up kernels for products with a vector, there to show lanes; it is no cuBLASLt"
 _DOT_BLOCKS, _DOT_LANES = 16, 32
 _SECOND_BLOCK = 256  # the variant's split parts are a multiple of this, and cover K
 
@@ -104,7 +104,8 @@ class SimulatedLibrary:
     def kernels(self, problem: Problem, answer: Answer) -> tuple[str, ...]:
         """Names of the stand-in kernels that a call would launch, in order."""
         desc = self.descriptor(problem, answer)
-        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma", GEMV: "simulated_gemv", DOT: "simulated_dot"}.get(answer.algo_id, "simulated_cutlass")
+        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma", GEMV: "simulated_gemv", DOT: "simulated_dot"}.get(
+            answer.algo_id, "simulated_cutlass")
         split = f"_splitK{answer.splitk_num}" if answer.splitk_num > 1 else ""
         main = f"{name}_{problem.a_dtype}_{desc.instruction_k}{split}_{problem.layout}"
         if answer.algo_id == DOT:

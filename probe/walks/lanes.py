@@ -29,7 +29,8 @@ MOST_PARTS = 4096  # lanes of a part, and parts of K
 _SCANNED = 8192  # indices after a tile among which the next one of its chain is searched for one by one
 _LATER = 8192  # indices among which a lane has a further tile
 _GUESS_CHECKS = 48
-_FINE = 64  # indices of a first part, and parts: contiguous cuts were never seen so short and so many
+_FINE = 64  # indices of a first part: lanes may have tiles so short
+_MANY = 256  # parts of that length: contiguous parts so short and so many are not to be expected
 _CHECKS = 64
 _WAYS = ((Join.BUTTERFLY, Direction.DOWN), (Join.BUTTERFLY, Direction.UP),
          (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD))
@@ -57,7 +58,7 @@ def looks_dealt(reader: Reader, extent: int) -> bool:
     pairs, windows = prefix_experiments(extent)
     sizes = reader.lost(pairs, windows) + 2
     drops = np.nonzero(sizes[1:] < sizes[:-1])[0]
-    fine = len(drops) > 0 and drops[0] + 1 <= _FINE and extent > _FINE * (drops[0] + 1)
+    fine = len(drops) > 0 and drops[0] + 1 <= _FINE and extent > _MANY * (drops[0] + 1)
     return bool(fine or (len(sizes) > _FINE and sizes[0] == windows[0, 1]))
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn, join_parts
 from probe.errors import UsageError
+from probe.lanes import in_one_piece, partings
 from probe.problem import DType
 from probe.schedule import (
     Add,
@@ -91,7 +92,7 @@ def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
         for leaf in _leaves(row, runs, fast=True):
             yield _Form((), leaf)
         return
-    for parts, join, direction in _partings(term, outermost):
+    for parts, join, direction in _partings(term, outermost) if in_one_piece(term) else ():
         merge = dtype_of(term)
         partials = {dtype_of(p) for p in parts}
         if len(partials) != 1:
@@ -101,6 +102,8 @@ def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
         if (join, direction, partial, merge) == (Join.CHAIN, Direction.FORWARD, DType.FP32, DType.FP32):
             yield from _per_instruction(bare)
         yield from _cut(bare, join, direction, partial, merge)
+    for parting in partings(term):
+        yield from _dealt(list(parting.parts), parting.cut, parting.partial, dtype_of(term))
 
 
 def _leaf_runs(term: Term) -> tuple[Row | None, tuple[Run, ...]] | None:
@@ -159,17 +162,17 @@ DType) -> Iterator[_Form]:
     span = leaf_count(ordered[0])
     if any(leaf_count(p) != span for p in ordered[:-1]) or leaf_count(ordered[-1]) > span:
         return
-    distinct: list[Term] = []
-    for part in ordered:
-        moved = shift(part, -first_k(part))
-        if moved not in distinct:
-            distinct.append(moved)
+    yield from _dealt([shift(part, -first_k(part)) for part in ordered], KCut(span, join=join, direction=direction), partial, merge)
+
+
+def _dealt(parts: list[Term], cut: KCut, partial: DType, merge: DType) -> Iterator[_Form]:
+    """Parts of a cut, each counted from zero along its own axis, of the same inner form."""
+    distinct = list(dict.fromkeys(parts))
     seen: list[_Form] = []
     for part in distinct:  # the form must serve every part; a short part alone may show less of it
         for form in _forms(part, outermost=False):
             if (form.partial, form.merge) == (DType.FP32, DType.FP32) and form not in seen:
                 seen.append(form)
-    cut = KCut(span, join=join, direction=direction)
     for form in sorted(seen, key=lambda f: f.leaf.k_loop_step):
         yield _Form((cut, *form.cuts), form.leaf, partial, merge)
 

@@ -18,7 +18,7 @@ from probe.errors import UsageError
 from probe.formats import Array, array_module, bits_dtype, decode, encode_rn
 from probe.names import DType
 from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, dtype_of
-from probe.tensorcore import add_rn, chain, fma_step, mul_rn
+from probe.tensorcore import add_rn, canonical_nan, chain, fma_step, mul_rn
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Functions = Mapping[str, Callable[..., Array]]
@@ -102,6 +102,20 @@ class _Tile:
     functions: Functions
 
     @property
+    def exact_products(self) -> bool:
+        """True where the product of any two of the operands is a float32: at most 22 significant bits, and exponents in range."""
+        if self.xp is not np:
+            return False
+        if self.dtype is not DType.BF16:
+            return self.dtype in (DType.FP16, DType.E4M3)
+        ends = []
+        for x in (self.a, self.b):
+            size = np.abs(x[np.isfinite(x) & (x != 0)])
+            ends.append((float(size.min()), float(size.max())) if size.size else (1.0, 1.0))
+        (low, high), (least, most) = ends
+        return low * least >= 2.0**-126 and high * most < 2.0**127
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of every value: (shifts, ..., M, N)."""
         lead = np.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
@@ -126,8 +140,12 @@ def _value(schedule: Term, tile: _Tile) -> Array:
     """
     todo: list[tuple[Term, bool]] = [(schedule, False)]
     done: list[Array] = []
+    lanes = _Lanes(schedule, tile)
     while todo:
         term, ready = todo.pop()
+        if term in lanes:
+            done.append(lanes.value(term))
+            continue
         below = _operands(term)
         if not ready and below:
             todo.append((term, True))
@@ -137,6 +155,40 @@ def _value(schedule: Term, tile: _Tile) -> Array:
         del done[len(done) - len(below):]
         done.append(_apply(term, values, tile))
     return done[0]
+
+
+class _Lanes:
+    """Chains of a schedule that are moved copies of one another, executed side by side: lanes cost no Python loop each."""
+
+    def __init__(self, schedule: Term, tile: _Tile) -> None:
+        groups: dict[tuple[Run, ...], dict[Term, int]] = {}
+        todo = [schedule]
+        while todo:
+            term = todo.pop()
+            if isinstance(term, Fma) and isinstance(term.previous, Zero):
+                first = term.runs[0].first
+                groups.setdefault(tuple(r.shifted(-first) if r is not term.runs[0] else replace(r, first=0) for r in term.runs)
+                                  if all(r.first >= first for r in term.runs) else term.runs, {})[term] = first
+            todo.extend(_operands(term))
+        self._tile = tile
+        self._groups = {term: group for group in groups.values() if len(group) > 1 for term in group}
+        self._done: dict[Term, Array] = {}
+
+    def __contains__(self, term: Term) -> bool:
+        return isinstance(term, Fma) and term in self._groups
+
+    def value(self, term: Term) -> Array:
+        """The value of one lane; those that come next are executed with it. It is given once for each time the lane stands in the term."""
+        if term not in self._done:
+            shape = self._tile.shape
+            at_once = max(1, _TILE_OUTPUTS // max(1, int(np.prod(shape, dtype=np.int64))))
+            group = self._groups[term]
+            some = [term, *(t for t in group if t is not term and t not in self._done)][:at_once]
+            moves = np.array([group[t] - group[term] for t in some], np.int64)
+            tile = replace(self._tile, shifts=(self._tile.shifts[:, None] + moves).reshape(-1))
+            values = _apply(term, [tile.xp.zeros(tile.shape, tile.xp.float32)], tile).reshape(shape[0], len(some), *shape[1:])
+            self._done |= {t: values[:, i] for i, t in enumerate(some)}
+        return self._done.pop(term)
 
 
 def _operands(term: Term) -> tuple[Term, ...]:
@@ -166,10 +218,10 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
                     values[0] = chain(values[0], a, b, row, tile.dtype, run.width)
             return values[0]
         case Fma(_, runs):
+            plain = tile.exact_products
             for run in runs:
                 for a, b in _slabs(run, tile):
-                    for k in range(a.shape[-1]):
-                        values[0] = fma_step(values[0], a[..., k:k + 1], b[..., k:k + 1, :])
+                    values[0] = _plain_chain(values[0], a, b) if plain else _fma_chain(values[0], a, b)
             return values[0]
         case Add(dtype, _, _):
             return add_rn(dtype, values[0], values[1])
@@ -181,6 +233,23 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
             if name not in tile.functions:
                 raise UsageError(f"the schedule calls {name}, which was not given", "pass it in `functions`")
             return tile.functions[name](*values)
+
+
+def _fma_chain(acc: Array, a: Array, b: Array) -> Array:
+    for k in range(a.shape[-1]):
+        acc = fma_step(acc, a[..., k:k + 1], b[..., k:k + 1, :])
+    return acc
+
+
+def _plain_chain(acc: Array, a: Array, b: Array) -> Array:
+    """The same bits where every product is a float32: then a fused multiply-add rounds no more than an addition does."""
+    columns = np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None]
+    rows = np.ascontiguousarray(np.moveaxis(b, -2, 0))[..., None, :]
+    acc = acc.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, row in zip(columns, rows, strict=True):
+            acc += column * row
+    return canonical_nan(np, acc)
 
 
 def _slabs(run: Run, tile: _Tile) -> Iterator[tuple[Array, Array]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from probe.answer import Answer
-from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
+from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
 from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.inputs.operands import Operands
 from probe.preference import Preference
@@ -27,6 +27,7 @@ from probe.tensorcore import row_for
 VERSION = "0.1.0"
 SECOND_VERSION = "0.2.0"  # of the variant
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
+GEMV, DOT = 13, 14  # lanes of one block for a matrix and a vector; of several for two vectors, and a second kernel sums the blocks
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
 _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
@@ -35,6 +36,8 @@ _MOST_BYTES = 2**30
 _MOST_K = 2**20
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 _SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
+_VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: made-up kernels for products with a vector, there to show lanes; it is no cuBLASLt"
+_DOT_BLOCKS, _DOT_LANES = 16, 32
 _SECOND_BLOCK = 256  # the variant's split parts are a multiple of this, and cover K
 
 
@@ -45,15 +48,21 @@ class SimulatedLibrary:
     second: a made-up second release, for comparing two libraries without a GPU. It answers as the first does, but for these: one
     tile of K below 8192 gets four parts and not three, an unsplit answer of several tiles swizzles, and layout tt has no kernel. Its parts
     are whole 256s and cover K, so it drops nothing.
+
+    vectors: whether products with a vector (M or N is 1, 16-bit inputs) have kernels of their own, whose lanes take K in turn; each layout
+    shows another form.
     """
 
     sm: int = 90
     drops_tail: bool = True
     second: bool = False
+    vectors: bool = False
 
     @property
     def announcement(self) -> str:
         """One line for the user: this is not a measurement."""
+        if self.vectors:
+            return _VECTOR_ANNOUNCEMENT
         return _SECOND_ANNOUNCEMENT if self.second else _ANNOUNCEMENT
 
     @property
@@ -61,6 +70,7 @@ class SimulatedLibrary:
         """A target of kind "simulated"; its hash is that of its version and settings."""
         version = SECOND_VERSION if self.second else VERSION
         identity = f"probe simulated library {version} sm_{self.sm} drops_tail={self.drops_tail}"
+        identity += " vectors" if self.vectors else ""
         return Target(f"sm_{self.sm}", _SM_COUNT, "simulated device", "none", LibraryKind.SIMULATED, version,
                       hashlib.sha256(identity.encode()).hexdigest())
 
@@ -94,9 +104,12 @@ class SimulatedLibrary:
     def kernels(self, problem: Problem, answer: Answer) -> tuple[str, ...]:
         """Names of the stand-in kernels that a call would launch, in order."""
         desc = self.descriptor(problem, answer)
-        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma"}.get(answer.algo_id, "simulated_cutlass")
+        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma", GEMV: "simulated_gemv", DOT: "simulated_dot"}.get(
+            answer.algo_id, "simulated_cutlass")
         split = f"_splitK{answer.splitk_num}" if answer.splitk_num > 1 else ""
         main = f"{name}_{problem.a_dtype}_{desc.instruction_k}{split}_{problem.layout}"
+        if answer.algo_id == DOT:
+            return main, "simulated_reduce_1Block"
         return (main, "simulated_splitKreduce") if split else (main,)
 
 
@@ -126,6 +139,10 @@ class _Model:
         p = self.problem
         fp8 = p.a_dtype.is_fp8
         aligned = fp8 or (p.k % 8 == 0 and p.n % 8 == 0)
+        if self.library.vectors and not fp8 and p.m == 1 and p.n == 1 and self._dot_workspace() <= self.preference.workspace_bytes:
+            return replace(self._make(DOT, 1), workspace_bytes=self._dot_workspace())
+        if self.library.vectors and not fp8 and 1 in (p.m, p.n):
+            return self._make(GEMV, 1)
         if not fp8 and p.k <= 32 and p.d_dtype is not DType.FP32:
             return self._make(FFMA, 1)
         split = self._split(aligned)
@@ -144,6 +161,9 @@ class _Model:
             wanted = 4 if self.library.second else 3
         allowed = self.preference.reduction_scheme_mask & (COMPUTE_TYPE | OUTPUT_TYPE)
         return wanted if wanted > 1 and allowed and self._workspace(wanted) <= self.preference.workspace_bytes else 1
+
+    def _dot_workspace(self) -> int:
+        return _DOT_BLOCKS * 4
 
     def _workspace(self, split: int) -> int:
         return split * self.problem.m * self.problem.n * 4
@@ -177,6 +197,8 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
     partial = p.d_dtype if answer.reduction_scheme == OUTPUT_TYPE else DType.FP32
     common: dict[str, Any] = {"k": k, "k_summed": summed, "input_dtype": p.a_dtype, "output_dtype": p.d_dtype,
                               "partial_dtype": partial if cuts else DType.FP32}
+    if answer.algo_id in (GEMV, DOT):
+        return GEMMDesc(**common, row=None, instruction_k=1, instruction=Instruction.FMA, k_cuts=_lane_cuts(problem, answer))
     if answer.algo_id == FFMA:
         return GEMMDesc(**common, row=None, instruction_k=1, instruction=Instruction.FMA)
     row = row_for(library.sm, p.a_dtype)
@@ -189,6 +211,18 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
         return GEMMDesc(**common, k_cuts=tuple(cuts))
     return GEMMDesc(**common, k_cuts=tuple(cuts), k_loop_step=block, short_turn=ShortTurn.FIRST,
                     use_fast_accum=answer.algo_id == CUTLASS_SHORT_FIRST)
+
+
+def _lane_cuts(problem: Problem, answer: Answer) -> tuple[KCut, ...]:
+    """The nest of a stand-in vector kernel: each layout shows another one of the forms that were seen on a device."""
+
+    def lanes(span: int, count: int, direction: Direction = Direction.DOWN) -> KCut:
+        return KCut(span, CutLayout.STRIDED, count, Join.CHAIN if direction is Direction.FORWARD else Join.BUTTERFLY, direction)
+
+    if answer.algo_id == DOT:  # blocks in turn, the lanes of a block closed for each, then the blocks
+        return (lanes(_DOT_LANES, _DOT_BLOCKS), lanes(1, _DOT_LANES))
+    return {Layout.NN: (lanes(1, 128),), Layout.TN: (lanes(8, 32),),
+            Layout.NT: (KCut(2048), lanes(2, 64, Direction.UP)), Layout.TT: (lanes(4, 16, Direction.FORWARD), KCut(64))}[problem.layout]
 
 
 class SimulatedSumming:

@@ -7,7 +7,7 @@ library would pick. What it does with an answer is exact: the GEMMDesc below, ex
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,11 +33,12 @@ _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
 # where a draw has 16 different rows and columns (16x16x300000: 380 MB), 2.5 kB where it has 32: both limits stay below 6 GB.
 _MOST_BYTES = 2**30
-_MOST_K = 2**20
+_MOST_K = 2**22
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 _SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
 _VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: made-up kernels for products with a vector, there to show lanes; it is no cuBLASLt"
 _DOT_BLOCKS, _DOT_LANES = 16, 32
+_SAMPLED = 1024
 _SECOND_BLOCK = 256  # the variant's split parts are a multiple of this, and cover K
 
 
@@ -236,20 +237,23 @@ class SimulatedSumming:
 
     def outputs(self, batch: Sequence[tuple[Operands, Cells | None]]) -> list[np.ndarray]:
         """One product for each entry. Raises EnvironmentProblem where the operands do not fit in memory."""
-        out = []
-        for operands, cells in batch:
-            self.launches += 1
-            try:
-                out.append(self._whole(operands) if cells is None else self._cells(operands, cells))
-            except MemoryError:
-                raise EnvironmentProblem(f"simulating {self.m}x{self.n}x{self.k} does not fit in memory", "a smaller shape") from None
+        out: list[np.ndarray] = []
+        try:
+            for group in _groups(batch):
+                self.launches += len(group)
+                first, cells = group[0]
+                out += self._whole([operands for operands, _ in group]) if cells is None else [self._cells(first, cells)]
+        except MemoryError:
+            raise EnvironmentProblem(f"simulating {self.m}x{self.n}x{self.k} does not fit in memory", "a smaller shape") from None
         return out
 
-    def _whole(self, operands: Operands) -> np.ndarray:
-        a, rows = _different(operands.a(np))
-        b, columns = _different(operands.b(np))
-        block = execute(self.schedule, a, b.T, self.input_dtype)
-        return np.asarray(block[np.ix_(rows, columns)])
+    def _whole(self, group: list[Operands]) -> list[np.ndarray]:
+        """Products of operands that share rows or columns: each different row meets each different column once."""
+        rows, columns = _Lines(), _Lines()
+        places = [(rows.add(one.a_key, lambda one=one: one.a(np)), columns.add(one.b_key, lambda one=one: one.b(np)))  # type: ignore[misc]
+                  for one in group]
+        block = execute(self.schedule, rows.stacked(), columns.stacked().T, self.input_dtype)
+        return [np.asarray(block[np.ix_(own, facing)]) for own, facing in places]
 
     def _cells(self, operands: Operands, cells: Cells) -> np.ndarray:
         a, b = operands.a(np, cells.rows), operands.b(np, cells.columns)
@@ -260,10 +264,59 @@ class SimulatedSumming:
         return np.asarray(execute(self.schedule, a[:, None, :], b[:, :, None], self.input_dtype)[:, 0, 0])
 
 
+class _Lines:
+    """Different rows of A, or columns of B, of several products."""
+
+    def __init__(self) -> None:
+        self._lines: list[np.ndarray] = []
+        self._places: dict[Hashable, np.ndarray] = {}
+
+    def add(self, key: Hashable, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Where the lines of one operand are among the different ones; equal keys mean equal operands."""
+        if key not in self._places:
+            lines, index = _different(make())
+            self._places[key] = len(self._lines) + index
+            self._lines += list(lines)
+        return self._places[key]
+
+    def stacked(self) -> np.ndarray:
+        return np.stack(self._lines)
+
+
+def _groups(batch: Sequence[tuple[Operands, Cells | None]]) -> Iterator[list[tuple[Operands, Cells | None]]]:
+    """Entries in a row whose operands make a grid: each A of them with each B. Others stay alone, and so does what is read in cells."""
+    group: list[tuple[Operands, Cells | None]] = []
+    for entry in batch:
+        longer = [*group, entry]
+        if group and (group[0][1] is not None or entry[1] is not None or not _sharing(longer)):
+            yield group
+            longer = [entry]
+        group = longer
+    if group:
+        yield group
+
+
+def _sharing(group: list[tuple[Operands, Cells | None]]) -> bool:
+    """True where the last of a group shares an operand with those before it, and what is shared saves at least half of the work."""
+    *before, (last, _) = group
+    rows, columns = {one.a_key for one, _ in before}, {one.b_key for one, _ in before}
+    if last.a_key not in rows and last.b_key not in columns:
+        return False
+    return len(rows | {last.a_key}) * len(columns | {last.b_key}) <= 2 * len(group)
+
+
 def _different(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different lines of a matrix, and for each line which of them it is."""
-    keys = [line.tobytes() for line in lines]
-    order: dict[bytes, int] = {}
-    index = np.array([order.setdefault(key, len(order)) for key in keys])
-    first = np.array([keys.index(key) for key in order])
-    return lines[first], index
+    """The different lines of a matrix, and for each line which of them it is. Lines that differ where they are sampled need no more."""
+    step = max(1, lines.shape[1] // _SAMPLED)
+    known: dict[bytes, list[int]] = {}
+    first: list[int] = []
+    index = np.empty(len(lines), np.int64)
+    for at, line in enumerate(lines):
+        alike = known.setdefault(line[::step].tobytes(), [])
+        which = next((i for i in alike if np.array_equal(line, lines[first[i]])), None)
+        if which is None:
+            which = len(first)
+            alike.append(which)
+            first.append(at)
+        index[at] = which
+    return lines[np.array(first)], index

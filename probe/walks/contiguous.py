@@ -19,7 +19,6 @@ from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, SumTree
 
-PREFIX = 252  # indices read one by one: more than a turn of any loop seen (128), and their window fits every output's exact count
 HEAD = 40  # indices read one by one at the start of a further loop, where the first one was seen to be regular
 SUFFIX = 40  # indices read one by one before the end of a loop of each length: a short last step
 LOOK = 160  # how far right of a pair its step may end
@@ -39,7 +38,7 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
     """The tree over [0, extent), or None where it is not made of intervals in regular loops."""
     if extent == 1:
         return Loop(None, (run_of((0,)),))
-    pairs, windows = prefix_experiments(extent)
+    pairs, windows = prefix_experiments(reader, extent)
     sizes = reader.lost(pairs, windows) + 2
     cuts = _cuts(reader, extent, sizes)
     if cuts is None:
@@ -59,10 +58,10 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
 # -- cuts -----------------------------------------------------------------------------------------------------------
 
 
-def prefix_experiments(extent: int) -> tuple[np.ndarray, np.ndarray]:
+def prefix_experiments(reader: Reader, extent: int) -> tuple[np.ndarray, np.ndarray]:
     """The pairs (m, m + 1) at the start of K with the window that holds them all."""
-    ms = np.arange(min(extent - 1, PREFIX), dtype=np.int64)
-    return np.stack([ms, ms + 1], axis=1), np.tile(np.array([[0, min(extent, PREFIX + 2)]], np.int64), (len(ms), 1))
+    ms = np.arange(min(extent - 1, reader.prefix), dtype=np.int64)
+    return np.stack([ms, ms + 1], axis=1), np.tile(np.array([[0, min(extent, reader.prefix + 2)]], np.int64), (len(ms), 1))
 
 
 def _cuts(reader: Reader, extent: int, sizes: np.ndarray) -> list[int] | None:
@@ -186,7 +185,7 @@ def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.rand
     """The steps of every loop: read at the ends of one loop of each length, extended evenly, and sampled everywhere."""
     first, forms = pieces[0], {}
     seen = sizes[:first.stop - 1]
-    closed = int((seen < PREFIX + 2).sum()) if first.stop > PREFIX else len(seen)  # their steps end within the prefix
+    closed = int((seen < reader.prefix + 2).sum()) if first.stop > reader.prefix else len(seen)  # their steps end within the prefix
     known = np.arange(closed, dtype=np.int64)
     tail = np.arange(max(len(known), first.stop - 1 - SUFFIX), first.stop - 1, dtype=np.int64)
     ends = np.concatenate([seen[:len(known)], _step_ends(reader, tail, np.full(len(tail), first.stop))])
@@ -196,7 +195,7 @@ def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.rand
     forms[first.stop] = shape
     regular = len({*np.diff([0, *shape[:-1]]).tolist()}) <= 1
     others = {p.stop - p.start: p for p in reversed(pieces) if p.stop - p.start != first.stop}
-    dense = {length: _dense(piece, HEAD if regular else PREFIX) for length, piece in others.items()}
+    dense = {length: _dense(piece, HEAD if regular else reader.prefix) for length, piece in others.items()}
     if dense:
         ms = np.concatenate(list(dense.values()))
         found = _step_ends(reader, ms, np.concatenate([np.full(len(d), others[n].stop) for n, d in dense.items()]))

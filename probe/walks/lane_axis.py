@@ -9,6 +9,9 @@ import numpy as np
 from probe.walks.reader import Reader
 
 
+_PREFIX = 72  # positions of a lane read one by one: chains of up to 64 that close, and longer ones are found by galloping
+
+
 @dataclass(frozen=True)
 class Lanes:
     """[start, stop) dealt in tiles of `width` to the lanes of a `period`."""
@@ -43,7 +46,7 @@ class LaneReader(Reader):
     def __init__(self, inner: Reader, lanes: Lanes, lane: int) -> None:
         self._inner, self._lanes, self._lane = inner, lanes, lane
         self.k = lanes.length(lane)
-        self.capacity = inner.capacity
+        self.capacity, self.prefix = inner.capacity, min(inner.prefix, _PREFIX)
         self.pair, self.places, self.summing = inner.pair, inner.places, inner.summing
         self._own = np.zeros(inner.k, bool)
         self._own[lanes.along(lane, np.arange(self.k))] = True

@@ -55,7 +55,7 @@ def lane_tree(reader: Reader, extent: int, rng: np.random.Generator) -> SumTree 
 
 def looks_dealt(reader: Reader, extent: int) -> bool:
     """True where the start of K is cut so finely, or its first two indices meet so late, that lanes are likelier than contiguous parts."""
-    pairs, windows = prefix_experiments(extent)
+    pairs, windows = prefix_experiments(reader, extent)
     sizes = reader.lost(pairs, windows) + 2
     drops = np.nonzero(sizes[1:] < sizes[:-1])[0]
     fine = len(drops) > 0 and drops[0] + 1 <= _FINE and extent > _MANY * (drops[0] + 1)
@@ -76,7 +76,7 @@ def _counted(reader: Reader, first: int, others: Sequence[int], windows: Sequenc
 
 def _tile_widths(reader: Reader, extent: int) -> list[int]:
     """How many neighbours the first tile may hold, likeliest first: as many as are joined before any later index is, or one."""
-    pairs, windows = prefix_experiments(extent)
+    pairs, windows = prefix_experiments(reader, extent)
     sizes = reader.lost(pairs, windows) + 2
     drops = np.nonzero(sizes[1:] < sizes[:-1])[0]
     width = int(drops[0]) + 1 if len(drops) else 1

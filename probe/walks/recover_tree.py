@@ -33,7 +33,7 @@ class WalkResult:
 def recover_tree(reader: Reader, seed: int, exhaustive: bool = False) -> WalkResult | Declined:
     """Read the summation tree of one output element. Deterministic for a seed."""
     rng = np.random.Generator(np.random.Philox(seed))
-    pairs, windows = prefix_experiments(reader.k)
+    pairs, windows = prefix_experiments(reader, reader.k)
     whole = extent_windows(reader)
     reader.read_ahead(np.concatenate([np.full((len(whole), 2), -1, np.int64), pairs]), np.concatenate([whole, windows]))
     extent = summed_extent(reader)

@@ -32,6 +32,7 @@ from probe.schedule import (
 )
 from probe.schedule.terms import copies, join_runs
 
+_MOST_CUTS = 6  # one in another; kernels were seen with up to three
 _BUTTERFLY_LIMIT = 1024  # parts: lanes of one block; more are never joined by a butterfly
 
 
@@ -84,13 +85,16 @@ def canonical(desc: GEMMDesc) -> GEMMDesc:
     return desc if found is None else replace(found, instruction=desc.instruction)
 
 
-def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
-    """Candidate forms of a term, plainest first; the caller checks them."""
+def _forms(term: Term, depth: int = 0) -> Iterator[_Form]:
+    """Candidate forms of a term, plainest first; the caller checks them. depth: cuts around it."""
+    outermost = depth == 0
     leaf_runs = _leaf_runs(term)
     if leaf_runs is not None:
         row, runs = leaf_runs
         for leaf in _leaves(row, runs, fast=True):
             yield _Form((), leaf)
+        return
+    if depth == _MOST_CUTS:
         return
     for parts, join, direction in _partings(term, outermost) if in_one_piece(term) else ():
         merge = dtype_of(term)
@@ -101,9 +105,9 @@ def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
         bare = [p.x if isinstance(p, Cast) else p for p in parts]
         if (join, direction, partial, merge) == (Join.CHAIN, Direction.FORWARD, DType.FP32, DType.FP32):
             yield from _per_instruction(bare)
-        yield from _cut(bare, join, direction, partial, merge)
+        yield from _cut(bare, join, direction, partial, merge, depth)
     for parting in partings(term):
-        yield from _dealt(list(parting.parts), parting.cut, parting.partial, dtype_of(term))
+        yield from _dealt(list(parting.parts), parting.cut, parting.partial, dtype_of(term), depth)
 
 
 def _leaf_runs(term: Term) -> tuple[Row | None, tuple[Run, ...]] | None:
@@ -155,22 +159,22 @@ def _per_instruction(parts: list[Term]) -> Iterator[_Form]:
             yield _Form((), leaf_form)
 
 
-def _cut(parts: list[Term], join: Join, direction: Direction, partial: DType, merge:
-DType) -> Iterator[_Form]:
+def _cut(parts: list[Term], join: Join, direction: Direction, partial: DType, merge: DType,
+         depth: int) -> Iterator[_Form]:
     """Parts of one span (the last may be short), each of the same inner form."""
     ordered = sorted(parts, key=first_k)
     span = leaf_count(ordered[0])
     if any(leaf_count(p) != span for p in ordered[:-1]) or leaf_count(ordered[-1]) > span:
         return
-    yield from _dealt([shift(part, -first_k(part)) for part in ordered], KCut(span, join=join, direction=direction), partial, merge)
+    yield from _dealt([shift(part, -first_k(part)) for part in ordered], KCut(span, join=join, direction=direction), partial, merge, depth)
 
 
-def _dealt(parts: list[Term], cut: KCut, partial: DType, merge: DType) -> Iterator[_Form]:
+def _dealt(parts: list[Term], cut: KCut, partial: DType, merge: DType, depth: int) -> Iterator[_Form]:
     """Parts of a cut, each counted from zero along its own axis, of the same inner form."""
     distinct = list(dict.fromkeys(parts))
     seen: list[_Form] = []
     for part in distinct:  # the form must serve every part; a short part alone may show less of it
-        for form in _forms(part, outermost=False):
+        for form in _forms(part, depth + 1):
             if (form.partial, form.merge) == (DType.FP32, DType.FP32) and form not in seen:
                 seen.append(form)
     for form in sorted(seen, key=lambda f: f.leaf.k_loop_step):

@@ -33,7 +33,7 @@ from probe.schedule import (
     shift,
     span,
 )
-from probe.schedule.terms import copies
+from probe.schedule.terms import after, copies
 
 MOST_LANES = 4096
 # plainest first: few parts are a chain and a butterfly at once
@@ -88,9 +88,9 @@ def _path(term: Term) -> list[Term]:
         out.append(node)
         match node:
             case Add(_, left, right):
-                node = left if inside(left, 0, 1) else right
+                node = left if first_k(left) == 0 else right
             case Fold(previous, _, body, _, _):
-                node = body if isinstance(previous, Zero) or not inside(previous, 0, 1) else previous
+                node = previous if first_k(previous) == 0 else body
             case _:
                 node = None
     return out[::-1]
@@ -174,29 +174,31 @@ class _ElsewhereError(Exception):
 
 
 def _local(term: Term, base: int, width: int, period: int) -> Term:
-    match term:
-        case Mma(previous, row, runs):
-            return mma(_local(previous, base, width, period), row, tuple(_local_run(r, base, width, period) for r in runs))
-        case Fma(previous, runs):
-            return fma(_local(previous, base, width, period), tuple(_local_run(r, base, width, period) for r in runs))
-        case Mul(k):
-            return Mul(_position(k, 1, base, width, period))
-        case Add(dtype, left, right):
-            return add(dtype, _local(left, base, width, period), _local(right, base, width, period))
-        case Fold(previous, dtype, body, count, advance):
-            moved = _local(body, base, width, period)
-            if period and advance < width:  # copies within a tile: the last one tells that all of them are
-                if _local(shift(body, (count - 1) * advance), base, width, period) != shift(moved, (count - 1) * advance):
-                    raise _ElsewhereError
-            else:
-                advance = _distance(advance, width, period)
-            return fold(_local(previous, base, width, period), dtype, moved, count, advance)
-        case Cast(dtype, x):
-            return cast(dtype, _local(x, base, width, period))
-        case Zero():
-            return term
-        case _:
-            raise _ElsewhereError
+    def make(one: Term, below: list[Term]) -> Term:
+        match one:
+            case Mma(_, row, runs):
+                return mma(below[0], row, tuple(_local_run(r, base, width, period) for r in runs))
+            case Fma(_, runs):
+                return fma(below[0], tuple(_local_run(r, base, width, period) for r in runs))
+            case Mul(k):
+                return Mul(_position(k, 1, base, width, period))
+            case Add(dtype, _, _):
+                return add(dtype, *below)
+            case Fold(_, dtype, body, count, advance):
+                if period and advance < width:  # copies within a tile: the last one tells that all of them are
+                    if _local(shift(body, (count - 1) * advance), base, width, period) != shift(below[1], (count - 1) * advance):
+                        raise _ElsewhereError
+                else:
+                    advance = _distance(advance, width, period)
+                return fold(below[0], dtype, below[1], count, advance)
+            case Cast(dtype, _):
+                return cast(dtype, below[0])
+            case Zero():
+                return one
+            case _:
+                raise _ElsewhereError
+
+    return after(term, make)
 
 
 def _local_run(run: Run, base: int, width: int, period: int) -> Run:

@@ -59,16 +59,18 @@ class Node:
     """What terms with others below them share. A long sum nests deeply, so comparing, hashing and printing go without recursion: what they
     need is kept from the time that a term is made."""
 
-    __slots__ = ("_first", "_hash", "_leaves")
+    __slots__ = ("_first", "_hash", "_leaves", "_stop")
 
     _first: int
     _hash: int
     _leaves: int
+    _stop: int
 
     def __post_init__(self) -> None:
-        own, below, (first, leaves) = _own(self), below_of(self), _products(self)
+        own, below, (first, stop, leaves) = _own(self), below_of(self), _products(self)
         object.__setattr__(self, "_hash", hash((type(self).__name__, own, *map(hash, below))))
         object.__setattr__(self, "_first", first)
+        object.__setattr__(self, "_stop", stop)
         object.__setattr__(self, "_leaves", leaves)
 
     def __hash__(self) -> int:
@@ -94,7 +96,9 @@ class Node:
         return True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), tuple(getattr(self, f.name) for f in fields(self))  # type: ignore[arg-type]
+        flat: list[tuple[Any, ...]] = []  # from the leaves up: pickling the terms below one by one would recurse
+        after(self, lambda one, below: flat.append((type(one), _own(one) if isinstance(one, Node) else one, len(below))))
+        return _rebuilt, (flat,)
 
     def __repr__(self) -> str:
         return after(self, _repr)
@@ -215,15 +219,36 @@ def _own(term: Any) -> tuple[Any, ...]:
             return (term.dtype,)
 
 
-def _products(term: Any) -> tuple[int, int]:
-    """(smallest index or -1, how many products) under a term."""
+def _rebuilt(flat: list[tuple[Any, ...]]) -> Any:
+    """The term whose parts are listed from the leaves up."""
+    done: list[Any] = []
+    for kind, own, count in flat:
+        below = done[len(done) - count:]
+        del done[len(done) - count:]
+        if kind in (Mma, Fma):
+            done.append(kind(*below, *own))
+        elif kind is Fold:
+            dtype, copied, advance = own
+            done.append(Fold(below[0], dtype, below[1], copied, advance))
+        elif kind is Call:
+            done.append(Call(own[0], tuple(below)))
+        else:
+            done.append(kind(*own, *below) if kind in (Add, Cast) else own)
+    return done[0]
+
+
+def _products(term: Any) -> tuple[int, int, int]:
+    """(smallest index or -1, one past the largest or 0, how many products) under a term."""
     firsts, leaves = [f for f in map(first_k, below_of(term)) if f >= 0], sum(map(leaf_count, below_of(term)))
+    stops = [*map(stop_k, below_of(term))]
     if isinstance(term, Mma | Fma):
         firsts += [run.first for run in term.runs]
+        stops += [run.stop for run in term.runs]
         leaves += sum(run.width * run.count for run in term.runs)
     elif isinstance(term, Fold):
         leaves += (term.count - 1) * leaf_count(term.body)
-    return min(firsts, default=-1), leaves
+        stops.append(stop_k(term.body) + (term.count - 1) * max(0, term.advance))
+    return min(firsts, default=-1), max(stops, default=0), leaves
 
 
 def _repr(term: Any, below: list[str]) -> str:
@@ -337,6 +362,11 @@ def shift(term: Term, distance: int) -> Term:
 def first_k(term: Term) -> int:
     """The smallest index under a term; -1 for one that holds none."""
     return term._first if isinstance(term, Node) else term.k if isinstance(term, Mul) else -1
+
+
+def stop_k(term: Term) -> int:
+    """One past the largest index under a term; 0 for one that holds none."""
+    return term._stop if isinstance(term, Node) else term.k + 1 if isinstance(term, Mul) else 0
 
 
 def leaf_count(term: Term) -> int:

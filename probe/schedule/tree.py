@@ -8,34 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.errors import UsageError
-from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, after, below_of, copies, first_k, leaf_count, shift
+from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, below_of, copies, first_k, leaf_count, shift, stop_k
 
 
 def span(term: Term) -> tuple[int, int]:
     """(smallest index, one past the largest) under a term; (0, 0) for none."""
-    return after(term, _span)
-
-
-def _span(term: Term, below: list[tuple[int, int]]) -> tuple[int, int]:
-    match term:
-        case Mma(_, _, runs) | Fma(_, runs):
-            return _union(below[0], (min(r.first for r in runs), max(r.stop for r in runs)))
-        case Mul(k):
-            return k, k + 1
-        case Fold(_, _, _, count, advance):
-            lo, hi = below[1]
-            return _union(below[0], (lo, hi + (count - 1) * advance))
-        case _:
-            out = (0, 0)
-            for one in below:
-                out = _union(out, one)
-            return out
-
-
-def _union(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    if not a[1] or not b[1]:
-        return a if a[1] else b
-    return min(a[0], b[0]), max(a[1], b[1])
+    return (max(0, first_k(term)), stop_k(term))
 
 
 def inside(term: Term, lo: int, hi: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from probe.errors import Declined
 from probe.schedule.terms import Run, join_runs, run_of
 from probe.walks.general import Node, tree_over
+from probe.walks.joining import usual_join
 from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, SumTree
@@ -24,6 +25,8 @@ SUFFIX = 40  # indices read one by one before the end of a loop of each length: 
 LOOK = 160  # how far right of a pair its step may end
 _SAMPLES = 16  # indices sampled inside a loop of each length, and loops sampled of the same length at two indices
 _LOOPS_SAMPLED = 256
+_LOOPS_SAMPLED_ALONE = 64  # where a launch reads one experiment
+_FEW_LOOPS = 256  # of these, every cut is checked; of more, as many that are spread over them all
 _CUTS_AT_ONCE = 4096
 MOST_LOOPS = 32768
 
@@ -49,6 +52,10 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
         return None
     if len(pieces) == 1:
         return Loop(None, runs[0])
+    if len(pieces) > _FEW_LOOPS:  # asking how each of them meets the first would take as many readings
+        joined = usual_join(reader, [Loop(None, r) for r in runs], cuts, rng)
+        if joined is not None:
+            return joined
     node = tree_over(reader, np.array(cuts, np.int64))
     if isinstance(node, Declined):
         return None
@@ -138,7 +145,9 @@ def _check_cuts(reader: Reader, before: int, ahead: list[int], extent: int) -> i
     """How many of the predicted cuts hold: a loop must run unbroken up to the cut, and a new one start exactly there."""
     starts = [before, *ahead[:-1]]
     pairs, windows, want, owner = [], [], [], []
-    for i, (start, cut) in enumerate(zip(starts, ahead, strict=True)):
+    some = range(len(ahead)) if len(ahead) <= _FEW_LOOPS else np.linspace(0, len(ahead) - 1, _FEW_LOOPS // 4).astype(int).tolist()
+    for i in some:
+        start, cut = starts[i], ahead[i]
         if cut - start > 2:  # the last two indices of a loop still hold its first one
             pairs.append((cut - 2, cut - 1))
             windows.append((start, start + 1))
@@ -159,6 +168,9 @@ def _check_cuts(reader: Reader, before: int, ahead: list[int], extent: int) -> i
         return len(ahead)
     left = reader.survivors(np.array(pairs, np.int64), np.array(windows, np.int64))
     wrong = [o for o, w, g in zip(owner, want, left, strict=True) if w != g]
+    if wrong and len(some) < len(ahead):  # what lies between the last good one and the first wrong one is looked at by itself
+        good = max((i for i in some if i < min(wrong)), default=-1) + 1
+        return good + _check_cuts(reader, ahead[good - 1] if good else before, ahead[good:min(wrong) + 1], extent)
     return min(wrong) if wrong else len(ahead)
 
 
@@ -243,7 +255,8 @@ def _sampled(reader: Reader, pieces: list[_Piece], forms: dict[int, list[int]], 
     ms: list[int] = []
     owners: list[_Piece] = []
     seen: set[int] = set()
-    chosen = pieces if len(pieces) <= _LOOPS_SAMPLED else [pieces[i] for i in sorted(rng.choice(len(pieces), _LOOPS_SAMPLED, False))]
+    most = _LOOPS_SAMPLED if reader.width > 1 else _LOOPS_SAMPLED_ALONE
+    chosen = pieces if len(pieces) <= most else [pieces[i] for i in sorted(rng.choice(len(pieces), most, False))]
     for piece in chosen:
         length = piece.stop - piece.start
         if length < 2:

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from probe.descriptor import Direction, Join, join_parts
 from probe.errors import Declined
-from probe.problem import DType
-from probe.schedule import Add, Fold, Mul, Run, Term
-from probe.schedule.terms import after, copies, join_chain
+from probe.schedule import Run
+from probe.schedule.terms import after, join_chain
 from probe.walks.check import predicted
 from probe.walks.contiguous import contiguous_tree, prefix_experiments
 from probe.walks.general import Node, tree_over
+from probe.walks.joining import usual_join
 from probe.walks.lane_axis import LaneReader, Lanes
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, Moved, SumTree, shape_term, single_steps, walk_up
@@ -28,12 +27,9 @@ FEWEST = 3  # indices: below, every tree is a chain
 MOST_PARTS = 4096  # lanes of a part, and parts of K
 _SCANNED = 8192  # indices after a tile among which the next one of its chain is searched for one by one
 _LATER = 8192  # indices among which a lane has a further tile
-_GUESS_CHECKS = 48
 _FINE = 64  # indices of a first part: lanes may have tiles so short
 _MANY = 256  # parts of that length: contiguous parts so short and so many are not to be expected
 _CHECKS = 64
-_WAYS = ((Join.BUTTERFLY, Direction.DOWN), (Join.BUTTERFLY, Direction.UP),
-         (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD))
 
 
 def lane_tree(reader: Reader, extent: int, rng: np.random.Generator) -> SumTree | None:
@@ -224,60 +220,11 @@ class _Walk:
         """The tree over parts, from the tree over the first index of each."""
         if len(parts) == 1:
             return parts[0]
-        spots = np.array(starts, np.int64)
-        shape = self._guess(len(parts), spots)
-        if shape is not None:
-            return after(shape, lambda one, below: _over(one, below, parts), _copied)
-        node = tree_over(self.reader, spots)
+        joined = usual_join(self.reader, parts, starts, self.rng)
+        if joined is not None:
+            return joined
+        node = tree_over(self.reader, np.array(starts, np.int64))
         return None if isinstance(node, Declined) else _assembled(node, parts)
-
-    def _guess(self, count: int, spots: np.ndarray) -> Term | None:
-        """One of the usual ways to join, where a few dozen readings agree; as a sum of the places of the parts."""
-        mask = np.zeros(self.reader.k, bool)
-        mask[spots] = True
-        one = self.rng.integers(0, count, _GUESS_CHECKS)
-        one[::2] = 0
-        other = (one + self.rng.integers(1, count, _GUESS_CHECKS)) % count
-        other[:24:2] = [min(2**e, count - 1) for e in range(12)]
-        pairs = np.unique(np.stack([one, other], axis=1), axis=0)
-        whole = np.tile(np.array([[0, self.reader.k]], np.int64), (len(pairs), 1))
-        got = self.reader.lost(spots[pairs], whole, mask)
-        windows = np.tile(np.array([[0, count]], np.int64), (len(pairs), 1))
-        for term in _ways(count):
-            if (predicted(term, pairs, windows) == got).all():
-                return term
-        return None
-
-
-def _ways(count: int) -> list[Term]:
-    """The usual sums of so many parts, by place: all at once, and in two levels with a power of two of neighbours inside."""
-    places: list[Term] = [Mul(place) for place in range(count)]
-    out = [join_parts(places, *way, DType.FP32) for way in _WAYS]
-    for inner in (2**e for e in range(1, 11) if 2**e < count):
-        groups = [places[i:i + inner] for i in range(0, count, inner)]
-        for way in _WAYS:
-            inside = [join_parts(group, *way, DType.FP32) for group in groups]
-            out += [join_parts(inside, *outer, DType.FP32) for outer in _WAYS]
-    return list(dict.fromkeys(out))
-
-
-def _copied(term: Term) -> tuple[Term, ...]:
-    match term:
-        case Add(_, left, right):
-            return left, right
-        case Fold(previous, _, _, _, _):
-            return previous, *copies(term)
-        case _:
-            return ()
-
-
-def _over(term: Term, below: list[SumTree], parts: list[SumTree]) -> SumTree:
-    if isinstance(term, Mul):
-        return parts[term.k]
-    total = below[0]
-    for part in below[1:]:
-        total = Joint((total, part))
-    return total
 
 
 def _assembled(node: Node, parts: list[SumTree]) -> SumTree | None:

@@ -219,19 +219,29 @@ def _partings(term: Term, outermost: bool) -> Iterator[tuple[list[Term], Join, D
 def _grouped(term: Term, leaves: list[Term]) -> Iterator[list[Term]]:
     """The leaves of a butterfly gathered into parts that are sums themselves, for each size that the first part may have: the first part
     stands somewhere on the leftmost path of the tree."""
-    dtype, node = dtype_of(term), term
+    dtype, node, sizes = dtype_of(term), term, [leaf_count(leaf) for leaf in leaves]
     while isinstance(node, Add | Fold) and node.dtype == dtype:
         node = node.left if isinstance(node, Add) else node.previous
         if not isinstance(node, Add | Fold):
             return
-        size, groups = leaf_count(node), [[leaves[0]]]
-        for leaf in leaves[1:]:
-            if sum(map(leaf_count, groups[-1])) < size:
-                groups[-1].append(leaf)
-            else:
-                groups.append([leaf])
-        if len(groups) > 2 and all(sum(map(leaf_count, g)) == size for g in groups[:-1]):
+        groups = _even_groups(leaves, sizes, leaf_count(node))
+        if groups is not None and len(groups) > 2:
             yield [join_parts(group, Join.CHAIN, Direction.FORWARD, dtype) for group in groups]
+
+
+def _even_groups(leaves: list[Term], sizes: list[int], whole: int) -> list[list[Term]] | None:
+    """The leaves in groups of `whole` products, the last one short when it must be; None where a group would be cut by a leaf's end."""
+    groups: list[list[Term]] = []
+    room = 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        if room == 0:
+            groups.append([])
+            room = whole
+        if size > room:
+            return None
+        groups[-1].append(leaf)
+        room -= size
+    return groups
 
 
 def _left_spine(term: Term) -> list[Term]:

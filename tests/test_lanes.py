@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import pickle
 import time
@@ -31,6 +33,7 @@ from probe.schedule import (
     Run,
     Term,
     add,
+    cast,
     exact_form,
     first_k,
     fma,
@@ -265,8 +268,28 @@ def test_a_sum_of_three_thousand_uneven_parts_is_compared_written_and_read(left:
 
 
 def test_terms_survive_pickle() -> None:
-    term = lanes(300, dealt(4, 8), KCut(8)).schedule()
-    assert pickle.loads(pickle.dumps(term)) == term
+    deep: Term = fma(ZERO, (run_of((0,)),))
+    for k in range(1, 3000):
+        deep = add(DType.FP16 if k % 2 else DType.FP32, deep, cast(DType.FP16, fma(ZERO, (run_of((k,)),))))
+    for term in (lanes(300, dealt(4, 8), KCut(8)).schedule(), deep):
+        assert pickle.loads(pickle.dumps(term)) == term == copy.deepcopy(term)
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_a_gapless_sum_of_six_hundred_uneven_parts_goes_everywhere(left: bool) -> None:
+    """No form of record gives it; every use of it must say so, or answer, and none may recurse into it."""
+    edges = np.concatenate([[0], np.cumsum([2 + (7 * p + p * p) % 5 for p in range(600)])]).tolist()
+    parts = [fma(ZERO, (Run(lo, (0,), hi - lo, 1),)) for lo, hi in itertools.pairwise(edges)]
+    term = parts[0] if left else parts[-1]
+    for part in parts[1:] if left else parts[-2::-1]:
+        term = add(DType.FP32, term, part)
+    k = edges[-1]
+    assert describe(term, k, DType.FP16, DType.FP32) is None
+    assert term_from_json(json.loads(json.dumps(term_to_json(term)))) == term and render_text(term) and exact_form(term) == term
+    bits = np.random.default_rng(4).standard_normal((2, k)).astype(np.float16).view(np.uint16)
+    got = execute(term, bits[:1], bits[1:].T, DType.FP16)
+    assert int(got[0, 0]) == execute_exact(term, bits[0].tolist(), bits[1].tolist(), DType.FP16)
+    assert leaf_count(joined(term, 0, k - 1)) == k and span(term) == (0, k)
 
 
 def test_single_products_are_one_form_whether_fused_or_added() -> None:

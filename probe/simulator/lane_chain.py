@@ -40,4 +40,4 @@ def lane_chain(acc: Array, columns: Array, rows: Array) -> Array:
             for column, row in zip(some, facing, strict=True):
                 np.multiply(column[..., :, None, :], row[..., None, :, :], out=product)
                 total += product
-    return canonical_nan(np, np.ascontiguousarray(np.moveaxis(total, -1, 0)))
+    return np.asarray(canonical_nan(np, np.ascontiguousarray(np.moveaxis(total, -1, 0))))

@@ -92,7 +92,7 @@ def kept_indices(schedule: Term, a_bits: Array, b_bits: Array, dtype: DType) -> 
 def _all_bits(bits: Array, axis: int, dtype: DType) -> Array:
     """The bits but for signs, of all numbers at an index, put together."""
     others = tuple(i for i in range(bits.ndim) if i != bits.ndim + axis)
-    return np.asarray(np.bitwise_or.reduce(bits, axis=others)) & bits.dtype.type(format_of(dtype).sign_bit - 1)
+    return np.asarray(np.bitwise_or.reduce(bits, axis=others) & bits.dtype.type(format_of(dtype).sign_bit - 1))
 
 
 @lru_cache(maxsize=16)

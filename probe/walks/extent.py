@@ -37,7 +37,8 @@ def summed_extent(reader: Reader) -> int | Declined:
     total = k - extent
     # what is missing must be the tail: every window wholly behind the extent empty, the one that holds it short by its tail
     ends = np.maximum(windows[:, 0], np.minimum(windows[:, 1], extent))
-    holes = Declined(DeclineReason.TREE_UNREADABLE, f"{total or int(short.sum())} of {k} indices are not summed, and they are not the last ones")
+    missing = total or int(short.sum())
+    holes = Declined(DeclineReason.TREE_UNREADABLE, f"{missing} of {k} indices are not summed, and they are not the last ones")
     if extent < 1 or (short != windows[:, 1] - ends).any():
         return holes
     if extent == k:

@@ -8,7 +8,6 @@ import numpy as np
 
 from probe.walks.reader import Reader
 
-
 _PREFIX = 72  # positions of a lane read one by one: chains of up to 64 that close, and longer ones are found by galloping
 
 

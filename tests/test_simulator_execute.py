@@ -28,6 +28,7 @@ from probe.schedule.terms import (
     shift,
 )
 from probe.simulator import execute, execute_exact
+from probe.simulator.sparse import kept_indices
 from probe.tensorcore import row_for
 
 K, BASE = 64, 24  # schedules start within BASE indices, the copies of nested folds reach further
@@ -205,10 +206,10 @@ def test_mistakes_are_refused():
         execute(Mul(0), a, b, DType.E5M2)
 
 
-@pytest.mark.parametrize("dtype", [DType.FP16, DType.BF16])
-@pytest.mark.parametrize("scale", [1.0, 2.0**-75])
-def test_a_long_sum_of_nearly_all_zeros_gives_the_bits_of_the_exact_executor(dtype: DType, scale: float) -> None:
-    """Zeros of both signs, tiny bf16 products that round to -0 and lanes, slices, folds: leaving zeros out may change nothing."""
+@pytest.mark.parametrize(("dtype", "scale"), [(DType.FP16, 1.0), (DType.BF16, 1.0),
+                                               pytest.param(DType.BF16, 2.0**-75, marks=pytest.mark.slow)])
+def test_zeros_of_a_long_sum_are_left_out_without_a_change_of_bits(dtype: DType, scale: float) -> None:
+    """Zeros of both signs, tiny bf16 products that round to -0, and lanes, slices, folds. A row without zeros beside the others makes all be added."""
     rng = np.random.default_rng(8)
     k = 40_000
     lanes = [fma(ZERO, (Run(j, (0,), 10_000, 4),)) for j in range(4)]
@@ -224,10 +225,11 @@ def test_a_long_sum_of_nearly_all_zeros_gives_the_bits_of_the_exact_executor(dty
         row[spots[:20]] = -row[spots[20:40]]
     a[1] = np.where(a[1] == 0, np.float32(-0.0), a[1])
     a, b = encode_rn(a, dtype), encode_rn(b, dtype)
+    full = np.concatenate([a, encode_rn(np.ones((1, k), np.float32), dtype)])
     for term in terms:
-        got = execute(term, a, b, dtype)
-        for i in range(2):
-            assert int(got[i, 0]) == execute_exact(term, a[i].tolist(), b[:, 0].tolist(), dtype)
+        assert kept_indices(term, a, b, dtype) is not None or term is terms[3]
+        assert kept_indices(term, full, b, dtype) is None
+        assert (execute(term, a, b, dtype) == execute(term, full, b, dtype)[:2]).all()
 
 
 def test_an_infinity_beside_zeros_is_not_left_out():

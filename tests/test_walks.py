@@ -237,7 +237,8 @@ def test_holes_in_two_windows_of_a_narrow_output_are_declined() -> None:
 
 @pytest.mark.parametrize("extent", [1, 39_000, 39_999, 40_000])
 def test_a_long_extent_is_found_by_samples_where_counting_all_of_it_takes_too_many_launches(extent: int) -> None:
-    reader = reader_for(cast(DType.BF16, fma(ZERO, (Run(0, (0,), extent, 1 if extent > 1 else 0),))), 40_000, DType.BF16, DType.BF16, m=1, n=1)
+    term = fma(ZERO, (Run(0, (0,), extent, 1 if extent > 1 else 0),))
+    reader = reader_for(cast(DType.BF16, term), 40_000, DType.BF16, DType.BF16, m=1, n=1)
     assert summed_extent(reader) == extent
     assert reader.launches < 40_000 / 255  # which counting every window of K would take
 

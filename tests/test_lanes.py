@@ -142,8 +142,10 @@ def test_an_empty_lane_keeps_its_place_in_a_butterfly() -> None:
 
 
 @pytest.mark.parametrize("cuts", [
-    (dealt(1, 128),), (dealt(8, 64, direction=Direction.UP), KCut(64)), *(pytest.param(cuts, marks=pytest.mark.slow) for cuts in (
-        (dealt(8, 128),), (KCut(32768), dealt(2, 32)), (dealt(256, 4, Join.CHAIN, Direction.FORWARD), dealt(8, 32)),
+    (dealt(1, 128),), *(pytest.param(cuts, marks=pytest.mark.slow) for cuts in (
+        (dealt(8, 64, direction=Direction.UP), KCut(64)), (dealt(8, 128),),
+        (KCut(32768), dealt(2, 32)),
+        (dealt(256, 4, Join.CHAIN, Direction.FORWARD), dealt(8, 32)),
         (dealt(1, 512, Join.CHAIN, Direction.BACKWARD),)))], ids=str)
 def test_four_million_indices_stay_small(cuts: tuple[KCut, ...]) -> None:
     record = lanes(4_000_003, *cuts)
@@ -175,7 +177,7 @@ def test_lanes_side_by_side_give_the_bytes_of_the_exact_executor(cuts: tuple[KCu
 # The walk
 
 
-@settings(_SETTINGS, max_examples=5)
+@settings(_SETTINGS, max_examples=3)
 @given(lane_descs(), st.integers(0, 2**20))
 def test_a_random_lane_record_is_walked_to_the_same_record(record: GEMMDesc, seed: int) -> None:
     is_walked_to_itself(record, seed)
@@ -203,7 +205,8 @@ def is_walked_to_itself(record: GEMMDesc, seed: int) -> None:
 
 @pytest.mark.parametrize("cuts", [
     (dealt(8, 32),), (KCut(2500), dealt(4, 32)), *(pytest.param(cuts, marks=pytest.mark.slow) for cuts in (
-        (dealt(1, 128),), (dealt(1, 512, Join.CHAIN, Direction.FORWARD),), (dealt(2, 64, direction=Direction.UP), KCut(8)), (dealt(8, 100),),
+        (dealt(1, 128),), (dealt(1, 512, Join.CHAIN, Direction.FORWARD),), (dealt(2, 64, direction=Direction.UP), KCut(8)),
+        (dealt(8, 100),),
         (dealt(64, 4, Join.CHAIN, Direction.FORWARD), dealt(2, 32)), (dealt(4, 16, Join.CHAIN, Direction.BACKWARD),)))], ids=str)
 @pytest.mark.parametrize("k", [pytest.param(6_000, marks=pytest.mark.slow), 6_483])
 def test_a_long_lane_sum_is_walked_in_few_readings(cuts: tuple[KCut, ...], k: int) -> None:
@@ -229,10 +232,12 @@ def test_a_lane_that_is_moved_by_one_tile_is_not_recovered_as_if_it_were_not() -
 
 @pytest.mark.parametrize(("problem", "family"), [
     (Problem.gemm(1, 8, 3001, DType.FP16), "128 lanes of 1 joined by a butterfly down, ascending fma chain"),
-    pytest.param(Problem.gemm(8, 1, 3000, DType.BF16, DType.FP32, layout=Layout.TN), "32 lanes of 8 joined by a butterfly down, ascending fma chain", marks=pytest.mark.slow),
+    pytest.param(Problem.gemm(8, 1, 3000, DType.BF16, DType.FP32, layout=Layout.TN),
+                 "32 lanes of 8 joined by a butterfly down, ascending fma chain", marks=pytest.mark.slow),
     pytest.param(Problem.gemm(8, 1, 5003, DType.FP16, DType.FP32, layout=Layout.NT),
                  "split-K in 3 parts, 64 lanes of 2 joined by a butterfly up, ascending fma chain", marks=pytest.mark.slow),
-    pytest.param(Problem.gemm(1, 8, 2070, DType.BF16, layout=Layout.TT), "16 lanes of 4, closed every 64, ascending fma chain", marks=pytest.mark.slow),
+    pytest.param(Problem.gemm(1, 8, 2070, DType.BF16, layout=Layout.TT),
+                 "16 lanes of 4, closed every 64, ascending fma chain", marks=pytest.mark.slow),
 ], ids=lambda x: "" if isinstance(x, str) else str(x.layout))
 def test_a_vector_product_of_the_simulated_library_is_confirmed(problem: Problem, family: str) -> None:
     point = walk_problem(problem, Preference(), Opened(SimulatedOracle(VECTORS), ""), seed=2024)
@@ -245,6 +250,7 @@ def test_a_vector_product_of_the_simulated_library_is_confirmed(problem: Problem
     assert result.desc is not None and result.family == family
 
 
+@pytest.mark.slow
 def test_the_two_stages_of_a_stand_in_dot_product_are_recovered() -> None:
     problem = Problem.gemm(1, 1, 2001, DType.FP16, DType.FP32)
     answer = VECTORS.ask(problem, Preference())

@@ -39,8 +39,8 @@ def walk_only(problem: Problem) -> WalkResult:
 
 @pytest.mark.parametrize("problem", [
     pytest.param(Problem.gemm(1, 8, 300_000, DType.FP16), id="128 lanes"),
-    pytest.param(Problem.gemm(8, 1, 300_007, DType.BF16, layout=Layout.TN), id="32 lanes of 8, bf16 out"),
-    pytest.param(Problem.gemm(1, 8, 300_007, DType.BF16, DType.FP32, layout=Layout.NT), id="split, 64 lanes of 2"),
+    pytest.param(Problem.gemm(8, 1, 300_007, DType.BF16, layout=Layout.TN), id="32 lanes of 8, bf16 out", marks=pytest.mark.slow),
+    pytest.param(Problem.gemm(1, 8, 300_007, DType.BF16, DType.FP32, layout=Layout.NT), id="split, 64 lanes of 2", marks=pytest.mark.slow),
 ])
 def test_three_hundred_thousand_indices_take_some_hundred_launches(problem: Problem) -> None:
     assert walk_only(problem).launches <= MOST_LAUNCHES

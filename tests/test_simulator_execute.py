@@ -209,7 +209,7 @@ def test_mistakes_are_refused():
 @pytest.mark.parametrize(("dtype", "scale"), [(DType.FP16, 1.0), (DType.BF16, 1.0),
                                                pytest.param(DType.BF16, 2.0**-75, marks=pytest.mark.slow)])
 def test_zeros_of_a_long_sum_are_left_out_without_a_change_of_bits(dtype: DType, scale: float) -> None:
-    """Zeros of both signs, tiny bf16 products that round to -0, and lanes, slices, folds. A row without zeros beside the others makes all be added."""
+    """Zeros of both signs, tiny bf16 products that round to -0; lanes, slices, folds. A row of ones makes every index be added."""
     rng = np.random.default_rng(8)
     k = 40_000
     lanes = [fma(ZERO, (Run(j, (0,), 10_000, 4),)) for j in range(4)]

@@ -33,7 +33,8 @@ _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
 # where a draw has 16 different rows and columns (16x16x300000: 380 MB), 2.5 kB where it has 32: both limits stay below 6 GB.
 _MOST_BYTES = 2**30
-_MOST_K = 2**22
+_MOST_K = 2**20
+_MOST_VECTOR_K = 2**22  # of a product with a vector, for walks
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 _SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
 _VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: made-up kernels for products with a vector, there to show lanes; it is no cuBLASLt"
@@ -81,10 +82,11 @@ class SimulatedLibrary:
         if refused:
             return Declined(DeclineReason.UNSUPPORTED, f"the simulated library does not do {refused}",
                             "fp16, bf16 or e4m3, output in the input dtype or fp32, no batch, no epilogue, alpha 1, beta 0")
-        if problem.total_bytes > _MOST_BYTES or problem.k > _MOST_K:
-            what = f"K = {problem.k}" if problem.k > _MOST_K else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
+        most_k = _MOST_VECTOR_K if self.vectors and 1 in (problem.m, problem.n) else _MOST_K
+        if problem.total_bytes > _MOST_BYTES or problem.k > most_k:
+            what = f"K = {problem.k}" if problem.k > most_k else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
             return Declined(DeclineReason.TOO_LARGE, f"{what} are too much to simulate",
-                            f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {_MOST_K}")
+                            f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {most_k}")
         try:
             row_for(self.sm, problem.a_dtype)
         except UsageError as error:

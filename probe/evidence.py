@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from probe.capture import Capture
 from probe.describe import forms_of
-from probe.descriptor import GEMMDesc, Instruction, Join
+from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, KCut
 from probe.records import Evidence
 from probe.recovery.candidates import Candidate, Context
 from probe.recovery.settle import Settled
@@ -44,6 +44,8 @@ def family_of(schedule: Term, desc: GEMMDesc | None) -> str:
     cuts = desc.k_cuts
     if not cuts:
         return inner
+    if any(cut.layout is CutLayout.STRIDED for cut in cuts):
+        return ", ".join([*map(_cut_words, cuts, (None, *cuts), [desc.k_summed] * len(cuts)), inner])
     parts = -(-desc.k_summed // cuts[0].span)
     merge = "" if cuts[0].join is Join.CHAIN else f", {cuts[0].join}"
     if desc.input_dtype.is_fp8:
@@ -52,6 +54,16 @@ def family_of(schedule: Term, desc: GEMMDesc | None) -> str:
             return chunk
         return f"split-K in {parts} parts{merge}" + (f", {chunk}" if len(cuts) > 1 else "")
     return f"split-K in {parts} parts{merge}, {inner}"
+
+
+def _cut_words(cut: KCut, above: KCut | None, summed: int) -> str:
+    """One cut of a nest that deals to lanes."""
+    joined = "" if cut.join is Join.CHAIN and cut.direction is Direction.FORWARD else f" joined by a {cut.join} {cut.direction}"
+    if cut.layout is CutLayout.STRIDED:
+        return f"{cut.count} lanes of {cut.span}{joined}"
+    if above is None:
+        return f"split-K in {-(-summed // cut.span)} parts{joined}"
+    return f"closed every {cut.span}{joined}"
 
 
 def _named_by(desc: GEMMDesc, captured: Capture) -> str:
@@ -73,7 +85,8 @@ def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrum
     by_bytes = "bytes"  # the record holds the numbers: candidates, settling_draws, settling_elements
     only = "nothing to tell apart: one candidate"
     turn = f"{desc.k_loop_step}, short turn {desc.short_turn}" if desc.k_loop_step != desc.instruction_k else "not observable at this K"
-    cuts = "; ".join(f"{c.layout} span {c.span}, {c.join} {c.direction}" for c in desc.k_cuts) or "none"
+    cuts = "; ".join(f"{c.layout} span {c.span}{f' count {c.count}' if c.count else ''}, {c.join} {c.direction}"
+                     for c in desc.k_cuts) or "none"
     row = "scalar fma, to nearest" if desc.row is None else (
         f"{desc.row.products} products, {desc.row.fraction_bits} bits kept, toward zero to {desc.row.result_bits} fraction bits")
     return (

@@ -1,5 +1,6 @@
 """Rounding schedules: the one language in which the house talks about the order of a sum (DESIGN section 3)."""
 
+from probe.schedule.exactform import exact_form
 from probe.schedule.jsonform import term_from_json, term_to_json
 from probe.schedule.terms import (
     ZERO,
@@ -30,6 +31,6 @@ from probe.schedule.tree import inside, joined, leaf_count, prefix_terms, single
 
 __all__ = [
     "ZERO", "Add", "Call", "Cast", "Fma", "Fold", "Mma", "Mul", "Row", "Run", "Term", "Zero", "add", "cast",
-    "contiguous_runs", "dtype_of", "first_k", "fma", "fold", "inside", "joined", "leaf_count", "mma", "prefix_terms",
+    "contiguous_runs", "dtype_of", "exact_form", "first_k", "fma", "fold", "inside", "joined", "leaf_count", "mma", "prefix_terms",
     "render_text", "run_of", "shift", "single_run", "span", "steps", "term_from_json", "term_to_json",
 ]

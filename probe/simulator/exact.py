@@ -157,8 +157,8 @@ def _evaluate(term: Term, a: Sequence[Number], b: Sequence[Number], dtype: DType
             acc = _evaluate(previous, a, b, dtype)
             for run in runs:
                 for t in range(run.count):
-                    (k,) = run.step(t)
-                    acc = _rounded(_plus(_times(a[k], b[k]), acc), DType.FP32)
+                    for k in run.step(t):  # the neighbours of a slice, one by one
+                        acc = _rounded(_plus(_times(a[k], b[k]), acc), DType.FP32)
             return acc
         case Add(held, left, right):
             return _rounded(_plus(_evaluate(left, a, b, dtype), _evaluate(right, a, b, dtype)), held)

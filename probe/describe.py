@@ -73,11 +73,11 @@ def forms_of(term: Term, k: int, input_dtype: DType, output_dtype: DType) -> Ite
         return
     plain = plain_of(term)
     if plain != term:
-        for form in forms_of(plain, k, input_dtype, output_dtype) if plain_of(plain) == plain else ():
-            for start, products, adds_zero in _CHAINS if form.row is None else ():
-                desc = replace(form, chain_start=start, products=products, adds_zero=adds_zero)
-                if desc.schedule() == term:
-                    yield desc
+        for record in forms_of(plain, k, input_dtype, output_dtype) if plain_of(plain) == plain else ():
+            for start, products, adds_zero in _CHAINS if record.row is None else ():
+                changed = replace(record, chain_start=start, products=products, adds_zero=adds_zero)
+                if changed.schedule() == term:
+                    yield changed
         return
     for form in _forms(inner):
         instruction = Instruction.FMA if form.leaf.row is None else Instruction.WGMMA

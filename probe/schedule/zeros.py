@@ -12,7 +12,27 @@ from enum import StrEnum
 from probe.problem import DType
 from probe.schedule.exactform import exact_form
 from probe.schedule.runs import Run
-from probe.schedule.terms import ZERO, Add, Call, Cast, Fma, Fold, Mma, Mul, Row, Term, Zero, add, after, cast, fma, fold, leaf_count, mma, shift
+from probe.schedule.terms import (
+    ZERO,
+    Add,
+    Call,
+    Cast,
+    Fma,
+    Fold,
+    Mma,
+    Mul,
+    Row,
+    Term,
+    Zero,
+    add,
+    after,
+    cast,
+    fma,
+    fold,
+    leaf_count,
+    mma,
+    shift,
+)
 
 
 class ChainStart(StrEnum):
@@ -34,12 +54,14 @@ def rewrite(term: Term, start: ChainStart, products: Products, adds_zero: bool) 
     """A schedule whose chains of single products start at +0 and are fused, with other chains and another end (before the output's
     rounding)."""
 
+    rounded = products is Products.ROUNDED
+
     def make(one: Term, below: list[Term]) -> Term:
         match one:
             case Fma(Zero(), runs):
-                return _chain(runs, start, products)
+                return fma(ZERO, runs, rounded) if start is ChainStart.ZERO else _from_product(runs, rounded)
             case Fma(_, runs):
-                return fma(below[0], runs) if products is Products.FUSED else _onto(below[0], runs)
+                return fma(below[0], runs, rounded)
             case _:
                 return rebuilt(one, below)
 
@@ -51,33 +73,19 @@ def rewrite(term: Term, start: ChainStart, products: Products, adds_zero: bool) 
     return inner if out is None else cast(out, inner)
 
 
-def _chain(runs: tuple[Run, ...], start: ChainStart, products: Products) -> Term:
-    if start is ChainStart.ZERO:
-        return fma(ZERO, runs) if products is Products.FUSED else _onto(ZERO, runs)
-    first, *rest = runs
-    behind = _singles(first)
-    one, more = behind[0], behind[1:]
-    head = Mul(one.first)
-    if one.count > 1:
-        more = [Run(one.first + one.advance, (0,), one.count - 1, one.advance if one.count > 2 else 0), *more]
-    runs = (*more, *rest)
-    return fma(head, runs) if products is Products.FUSED else _onto(head, runs)
-
-
-def _onto(previous: Term, runs: tuple[Run, ...]) -> Term:
-    """Products, each rounded, added one by one."""
-    for run in runs:
-        for piece in _singles(run):
-            previous = (add(DType.FP32, previous, Mul(piece.first)) if piece.count == 1
-                        else fold(previous, DType.FP32, Mul(piece.first), piece.count, piece.advance))
-    return previous
-
-
-def _singles(run: Run) -> list[Run]:
-    """A run of slices as runs of single indices."""
-    if run.width == 1:
-        return [run]
-    return [Run(run.first + t * run.advance, (0,), run.width, 1) for t in range(run.count)]
+def _from_product(runs: tuple[Run, ...], rounded: bool) -> Term:
+    """The chain that starts with its first product."""
+    first = runs[0]
+    rest: list[Run] = []
+    if first.width > 1:  # slices of neighbours
+        rest.append(Run(first.first + 1, (0,), first.width - 1, 1 if first.width > 2 else 0))
+        if first.count == 2:
+            rest.append(Run(first.first + first.advance, (0,), first.width, 1))
+        elif first.count > 2:
+            rest.append(Run(first.first + first.advance, first.pattern, first.count - 1, first.advance))
+    elif first.count > 1:
+        rest.append(Run(first.first + first.advance, (0,), first.count - 1, first.advance if first.count > 2 else 0))
+    return fma(Mul(first.first), (*rest, *runs[1:]), rounded)
 
 
 def rebuilt(one: Term, below: list[Term]) -> Term:
@@ -85,8 +93,8 @@ def rebuilt(one: Term, below: list[Term]) -> Term:
     match one:
         case Mma(_, row, runs):
             return mma(below[0], row, runs)
-        case Fma(_, runs):
-            return fma(below[0], runs)
+        case Fma(_, runs, rounded):
+            return fma(below[0], runs, rounded)
         case Add(dtype, _, _):
             return add(dtype, below[0], below[1])
         case Fold(_, dtype, _, count, advance):
@@ -106,28 +114,14 @@ def plain_of(term: Term) -> Term:
         match one:
             case Mul(k):
                 return fma(ZERO, (Run(k, (0,)),))
-            case Add(DType.FP32, left, Mul(k)) if _chained(left):
-                return fma(below[0], (Run(k, (0,)),))
+            case Fma(_, runs, _):
+                return fma(below[0], runs)
             case Add(DType.FP32, Zero(), _):
                 return below[1]
-            case Fold(left, DType.FP32, Mul(k), count, advance) if _chained(left):
-                return fma(below[0], (Run(k, (0,), count, advance if count > 1 else 0),))
             case _:
                 return rebuilt(one, below)
 
     return after(term, make)
-
-
-def _chained(term: Term) -> bool:
-    """A start, or single products on one."""
-    while True:
-        match term:
-            case Zero() | Mul():
-                return True
-            case Add(DType.FP32, left, Mul()) | Fold(left, DType.FP32, Mul()) | Fma(left, _):
-                term = left
-            case _:
-                return False
 
 
 def keeps_minus_zero(term: Term, dtype: DType) -> bool:
@@ -139,8 +133,8 @@ def keeps_minus_zero(term: Term, dtype: DType) -> bool:
                 return True  # a cast underflows
             case Zero() | Mma():
                 return False
-            case Fma():
-                return below[0] or dtype is DType.BF16  # a negative bf16 product that underflows beside +0
+            case Fma(_, _, rounded):
+                return below[0] or (dtype is DType.BF16 and not rounded)  # a negative bf16 product that underflows beside +0
             case _:
                 return all(below)
 
@@ -148,7 +142,7 @@ def keeps_minus_zero(term: Term, dtype: DType) -> bool:
 
 
 def bits_key(term: Term, dtype: DType) -> tuple[object, ...]:
-    """Schedules with equal keys give equal bits on every input of this dtype; what unequal keys mean is for inputs to show.
+    """Schedules with equal keys give equal bits on every input of this dtype; of others that is not known.
 
     Signs of zeros inside a sum reach its value only where all of it is zero: so a schedule is its rounding of everything else, and, where its
     sum can be -0, when it is. fp16 and e4m3 products are fp32 numbers far from both ends of the range: fused or rounded, and a lone
@@ -158,7 +152,7 @@ def bits_key(term: Term, dtype: DType) -> tuple[object, ...]:
     out = term.dtype if isinstance(term, Cast) else DType.FP32
     keeps = keeps_minus_zero(inner, dtype)
     if dtype is DType.BF16:
-        return (out, after(inner, _unsigned), inner if keeps else None)
+        return (out, after(inner, _unsigned), after(inner, _signed) if keeps else None)
     if _casts(inner):  # a part written in 16 bits can underflow to -0
         return (out, inner, keeps)
     return (out, exact_form(after(inner, _lone_steps)), keeps)
@@ -178,6 +172,8 @@ def _lone_steps(one: Term, below: list[Term]) -> Term:
             return fma(ZERO, one.runs)
         case Mul(k):
             return fma(ZERO, (Run(k, (0,)),))
+        case Fma(_, runs, _):
+            return fma(below[0], runs)
         case Add(DType.FP32, Zero(), _):
             return below[1]
         case _:
@@ -188,18 +184,33 @@ _ONE = Row(1, 25)
 
 
 def _unsigned(one: Term, below: list[Term]) -> Term:
-    """A term of bf16 products with all its starts and sums with +0 written alike. A lone product that an instruction cuts to fp32 stays one:
-    how many bits it keeps beside it (24 or more) shows nowhere."""
+    """A term of bf16 products with all its starts and sums with +0 written alike. A lone product that an instruction cuts to fp32 stays
+    one: how many bits it keeps beside it (24 or more) shows nowhere."""
     match one:
         case Mma(Zero(), row, runs) if leaf_count(one) == 1 and row.result_bits == 23 and row.fraction_bits >= 24:
             return Mul(runs[0].first) if row.nearest else mma(ZERO, _ONE, runs)
-        case Fma(Zero(), runs):
-            return _chain(runs, ChainStart.PRODUCT, Products.FUSED)
+        case Fma(Zero(), runs, rounded):
+            return _from_product(runs, rounded)
         case Add(DType.FP32, Zero(), _):
             return below[1]
-        case Fold(Zero(), DType.FP32, body, count, advance):
+        case Fold(Zero(), DType.FP32, _, count, advance):
             rest = count - 1
-            return below[1] if not rest else fold(below[1], DType.FP32, shift(below[1], advance), rest, advance)
+            if isinstance(below[1], Mul) and rest:
+                return fma(below[1], (Run(below[1].k + advance, (0,), rest, advance if rest > 1 else 0),), rounded=True)
+            return fold(below[1], DType.FP32, shift(below[1], advance), rest, advance) if rest else below[1]
+        case _:
+            return _signed(one, below)
+
+
+def _signed(one: Term, below: list[Term]) -> Term:
+    """A lone product that is rounded and added, as a step of a chain of rounded products."""
+    match one, below:
+        case Add(DType.FP32), [x, Mul(k)]:
+            return fma(x, (Run(k, (0,)),), rounded=True)
+        case Add(DType.FP32), [Mul(k), x]:
+            return fma(x, (Run(k, (0,)),), rounded=True)
+        case Fold(_, DType.FP32, _, count, advance), [x, Mul(k)]:
+            return fma(x, (Run(k, (0,), count, advance if count > 1 else 0),), rounded=True)
         case _:
             return rebuilt(one, below)
 

@@ -161,14 +161,16 @@ class _Lanes:
     """Chains of a schedule that are moved copies of one another, executed side by side: lanes cost no Python loop each."""
 
     def __init__(self, schedule: Term, tile: _Tile) -> None:
-        groups: dict[tuple[Run, ...], dict[Term, int]] = {}
+        groups: dict[tuple[bool, tuple[Run, ...]], dict[Term, int]] = {}
         todo = [schedule]
         while todo:
             term = todo.pop()
             if isinstance(term, Fma) and isinstance(term.previous, Zero):
                 first = term.runs[0].first
-                groups.setdefault(tuple(r.shifted(-first) if r is not term.runs[0] else replace(r, first=0) for r in term.runs)
-                                  if all(r.first >= first for r in term.runs) else term.runs, {})[term] = first
+                alike = term.runs
+                if all(r.first >= first for r in term.runs):
+                    alike = tuple(r.shifted(-first) if r is not term.runs[0] else replace(r, first=0) for r in term.runs)
+                groups.setdefault((term.rounded, alike), {})[term] = first
             todo.extend(_operands(term))
         self._tile = tile
         self._groups = {term: group for group in groups.values() if len(group) > 1 for term in group}
@@ -217,11 +219,11 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
                 for a, b in _slabs(run, tile):
                     values[0] = chain(values[0], a, b, row, tile.dtype, run.width)
             return values[0]
-        case Fma(_, runs):
-            plain = tile.exact_products
+        case Fma(_, runs, rounded):
+            step = _plain_chain if tile.exact_products or (rounded and tile.xp is np) else _rounded_chain if rounded else _fma_chain
             for run in runs:
                 for a, b in _slabs(run, tile):
-                    values[0] = _plain_chain(values[0], a, b) if plain else _fma_chain(values[0], a, b)
+                    values[0] = step(values[0], a, b)
             return values[0]
         case Add(dtype, _, _):
             return add_rn(dtype, values[0], values[1])
@@ -241,8 +243,14 @@ def _fma_chain(acc: Array, a: Array, b: Array) -> Array:
     return acc
 
 
+def _rounded_chain(acc: Array, a: Array, b: Array) -> Array:
+    for k in range(a.shape[-1]):
+        acc = add_rn(DType.FP32, acc, mul_rn(a[..., k:k + 1], b[..., k:k + 1, :]))
+    return acc
+
+
 def _plain_chain(acc: Array, a: Array, b: Array) -> Array:
-    """The same bits where every product is a float32: then a fused multiply-add rounds no more than an addition does."""
+    """Each product rounded, then added: the same bits as fused where every product is a float32."""
     columns = np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None]
     rows = np.ascontiguousarray(np.moveaxis(b, -2, 0))[..., None, :]
     acc = acc.copy()

@@ -77,7 +77,7 @@ def _sign_line(rng: np.random.Generator, k: int, dtype: DType, style: int, side:
     plain: Any = 1.0 + rng.random(k)
     spot = int(rng.integers(0, k))
     if dtype is DType.BF16:  # products about 2**-149, the least fp32 number, and about 2**128
-        deep = plain * np.exp2(rng.integers(-76, -74, k))
+        deep = plain * np.exp2(rng.integers(-76, -74, k) - 4 * int(rng.integers(0, 2)))  # or all of them less than half of it
         tiny, huge = plain * np.exp2(rng.integers(-76, -65, k)), plain * np.exp2(rng.integers(62, 65, k))
     else:
         least, most = 2.0 ** (fmt.emin - fmt.fraction_bits), float(2.0**fmt.emax)

@@ -144,8 +144,8 @@ def keeps_minus_zero(term: Term, dtype: DType) -> bool:
 def bits_key(term: Term, dtype: DType) -> tuple[object, ...]:
     """Schedules with equal keys give equal bits on every input of this dtype; of others that is not known.
 
-    Signs of zeros inside a sum reach its value only where all of it is zero: so a schedule is its rounding of everything else, and, where its
-    sum can be -0, when it is. fp16 and e4m3 products are fp32 numbers far from both ends of the range: fused or rounded, and a lone
+    Signs of zeros inside a sum reach its value only where all of it is zero: so a schedule is its rounding of everything else, and, where
+    its sum can be -0, when it is. fp16 and e4m3 products are fp32 numbers far from both ends of the range: fused or rounded, and a lone
     product as one instruction or as one multiplication, are the same; then a sum that keeps -0 is -0 when all products are, and never else.
     """
     inner = term.x if isinstance(term, Cast) else term

@@ -59,7 +59,7 @@ def chain(k: int, *cuts: KCut, dtype: DType = DType.BF16, out: DType = DType.FP3
 # The record
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(lane_descs(), st.sampled_from(CHAINS))
 def test_a_record_of_chains_is_described_and_survives_json(record: GEMMDesc, how: tuple[ChainStart, Products, bool]) -> None:
     record = replace(canonical(record), chain_start=how[0], products=how[1], adds_zero=how[2])
@@ -184,7 +184,7 @@ def told(k: int, cuts: tuple[KCut, ...], dtype: DType, out: DType, seed: int) ->
 
 
 @pytest.mark.parametrize(("k", "cuts", "dtype", "out"), 
-                         [c for c in CASES if c[0] in (1, 2) or (c[0] == 5 and c[3] is DType.FP32)], ids=str)
+                         [c for c in CASES if c[0] <= 2 and c[3] is DType.FP32], ids=str)
 def test_a_walk_ends_at_the_true_one_of_all_that_are_alike(k: int, cuts: tuple[KCut, ...], dtype: DType, out: DType) -> None:
     assert told(k, cuts, dtype, out, 7) == []
 

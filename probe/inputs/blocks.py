@@ -99,7 +99,7 @@ class Block:
             return pair_lines(lambda line: self._generator(4 + side, line=line), self._generator(2), count, self.k, self.extent,
                               self.dtype, self.index, side)
         if self.kind is DrawKind.SIGNS:
-            return sign_lines(lambda line: self._generator(4 + side, line=line), count, self.k, self.dtype, self.index, side)
+            return sign_lines(lambda line: self._generator(4 + side, line=line), count, self.k, self.extent, self.dtype, self.index, side)
         middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
         # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
         bits = self._even_exponents(rng, count, _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2, middle)

@@ -65,10 +65,12 @@ def _places(where: np.random.Generator, extent: int, turn: int) -> tuple[int, in
     return one, other
 
 
-def sign_lines(lines: Lines, count: int, k: int, dtype: DType, turn: int, side: int) -> Bits:
+def sign_lines(lines: Lines, count: int, k: int, extent: int, dtype: DType, turn: int, side: int) -> Bits:
     """Zeros of both signs, and numbers whose products underflow or overflow fp32 (bf16) or a 16-bit output: eight kinds of rows that meet
-    eight kinds of columns. Raw bits (count, k). turn: the kind of the first line."""
-    return np.stack([_sign_line(lines(line), k, dtype, (turn + line) % STYLES, side) for line in range(count)])
+    eight kinds of columns. Raw bits (count, k). turn: the kind of the first line; odd turns of bf16 have lone overflows only."""
+    if dtype is DType.BF16 and turn % 2:
+        return np.stack([_lone_overflow(lines(line), k, extent, side) for line in range(count)])
+    return np.stack([_sign_line(lines(line), k, dtype, (turn // 2 + line) % STYLES, side) for line in range(count)])
 
 
 def _sign_line(rng: np.random.Generator, k: int, dtype: DType, style: int, side: int) -> Bits:
@@ -90,3 +92,17 @@ def _sign_line(rng: np.random.Generator, k: int, dtype: DType, style: int, side:
         values = [plain, signs * plain, deep, huge, signs * 0.0, signs * tiny, signs * huge,
                   np.where(np.arange(k) == spot, -plain, plain)][style]
     return np.asarray(encode_rn(np.asarray(values, np.float64), dtype)).astype(kind)
+
+
+def _lone_overflow(rng: np.random.Generator, k: int, extent: int, side: int) -> Bits:
+    """One product of exactly 2**128, all others about -2**110: fused beside any sum of them it is a finite number, rounded first an
+    infinity. It lies where a lane may end: among the last 64, at the end of one of some equal parts, or anywhere."""
+    if side == 1:
+        return np.asarray(encode_rn(np.full(k, 2.0**60 if rng.integers(0, 2) else -(2.0**60)), DType.BF16))
+    where, share = int(rng.integers(0, 4)), rng.random()
+    parts = int(rng.choice([2, 3, 4, 4, 4, 8]))
+    spot = [int(share * extent), extent - 1 - int(share * min(extent, 64)), extent - 1 - int(share * min(extent, 64)),
+            -(-extent // parts) * (1 + int(share * parts)) - 1][where]
+    values = -(1.0 + rng.random(k)) * 2.0**50
+    values[min(spot, extent - 1)] = 2.0**68
+    return np.asarray(encode_rn(values, DType.BF16))

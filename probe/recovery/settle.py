@@ -29,7 +29,7 @@ _TIE_BLOCKS = 16  # each looks at one step only
 _SMALL_SIDE = 8
 _MORE_ROUNDS = ((DrawKind.PAIR,),) * 3  # where several candidates are left: ties of two products, and the last index
 # For candidates that only zeros and the ends of the range of fp32 tell apart.
-LIKE_ROUNDS = ((DrawKind.EXTREMES, DrawKind.SIGNS),) * 3 + ((DrawKind.PAIR,), (DrawKind.SIGNS,), (DrawKind.SIGNS,))
+LIKE_ROUNDS = ((DrawKind.EXTREMES, DrawKind.SIGNS),) * 3 + ((DrawKind.PAIR,), *((DrawKind.SIGNS,),) * 6)
 ROUNDS = ((_KINDS,) * _ROUNDS + (_LAST_KINDS,) * _LAST_ROUNDS + _MORE_ROUNDS)
 LIKE_INDEX = 2**20  # of their first draw
 

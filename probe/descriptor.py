@@ -17,9 +17,11 @@ from typing import Any
 from probe.dealing import Axis, Block, lanes_of, moved, parts_of, size_of, take
 from probe.errors import UsageError
 from probe.problem import DType
-from probe.schedule import ZERO, Row, Run, Term, add, cast, contiguous_runs, fma, fold, mma, shift
+from probe.schedule import ZERO, ChainStart, Products, Row, Run, Term, add, cast, contiguous_runs, fma, fold, mma, rewrite, shift
+from probe.values import check_bool
 
 DESCRIPTOR_VERSION = 1
+_CHAIN_FIELDS = frozenset({"chain_start", "products", "adds_zero"})
 
 
 class Instruction(StrEnum):
@@ -100,7 +102,8 @@ class GEMMDesc:
     the accumulator in the same rounding (True) or in a second one, an fp32 addition (False). `k_loop_step` is one turn
     of the main loop; `short_turn` says where the turn runs that does not fill it. `partial_dtype` is what a part of the
     outermost cut is written as, `merge_dtype` what the running sum of parts is held in. `scale_at` and `bias_at`
-    name where a scale or bias joins ("none": no such input); nothing walks them yet.
+    name where a scale or bias joins ("none": no such input); nothing walks them yet. Of scalar fma only, and seen only where a product is
+    -0 or leaves the range of fp32: `chain_start`, `products` (fused or rounded), and `adds_zero`, whether +0 joins the whole sum.
     """
 
     k: int
@@ -118,6 +121,9 @@ class GEMMDesc:
     merge_dtype: DType = DType.FP32
     scale_at: str = "none"
     bias_at: str = "none"
+    chain_start: ChainStart = ChainStart.ZERO
+    products: Products = Products.FUSED
+    adds_zero: bool = False
     instruction: Instruction = field(default=Instruction.FMA, compare=False)
 
     def __post_init__(self) -> None:
@@ -133,6 +139,8 @@ class GEMMDesc:
             raise UsageError("a scalar fma takes one product at a time")
         if self.accumulator_dtype is not DType.FP32:
             raise UsageError(f"accumulation in {self.accumulator_dtype} is not modelled", "fp32")
+        if self.row is not None and not self._plain_chains:
+            raise UsageError("chain_start, products and adds_zero are those of scalar fma", "a record of a matrix instruction has none")
         for name in ("scale_at", "bias_at"):
             if getattr(self, name) != "none":
                 raise UsageError(f"{name} = {getattr(self, name)!r} is not modelled yet", "none")
@@ -140,7 +148,12 @@ class GEMMDesc:
     # -- the schedule ---------------------------------------------------------------------------------------------
     def schedule(self) -> Term:
         """The rounding schedule of one output element, canonical."""
-        return cast(self.output_dtype, self._nest((Block(0, self.k_summed),), 0, {}))
+        plain = cast(self.output_dtype, self._nest((Block(0, self.k_summed),), 0, {}))
+        return plain if self._plain_chains else rewrite(plain, self.chain_start, self.products, self.adds_zero)
+
+    @property
+    def _plain_chains(self) -> bool:
+        return (self.chain_start, self.products, self.adds_zero) == (ChainStart.ZERO, Products.FUSED, False)
 
     def _nest(self, axis: Axis, level: int, known: dict[tuple[int, Axis], Term]) -> Term:
         """The sum over an axis from a level of the nest on. Parts that are moved copies of one another are built once."""
@@ -211,8 +224,11 @@ class GEMMDesc:
 
     # -- JSON ------------------------------------------------------------------------------------------------------
     def to_document(self) -> dict[str, Any]:
-        """A dict of plain values, with `version`."""
+        """A dict of plain values, with `version`. The three fields of chains stand in it only where one is not plain."""
         data = asdict(self)
+        if self._plain_chains:
+            for name in _CHAIN_FIELDS:
+                del data[name]
         data["row"] = None if self.row is None else self.row.to_list()
         data["k_cuts"] = [{k: (str(v) if isinstance(v, StrEnum) else v) for k, v in cut.items()} for cut in data["k_cuts"]]
         plain = {k: (str(v) if isinstance(v, StrEnum) else v) for k, v in data.items()}
@@ -231,6 +247,9 @@ class GEMMDesc:
                 values[name] = DType(values[name])
             values["instruction"] = Instruction(values["instruction"])
             values["short_turn"] = ShortTurn(values["short_turn"])
+            if _CHAIN_FIELDS & values.keys():
+                values["chain_start"], values["products"] = ChainStart(values["chain_start"]), Products(values["products"])
+                values["adds_zero"] = check_bool("adds_zero", values["adds_zero"])
             values["row"] = None if values["row"] is None else Row.from_list(values["row"])
             values["k_cuts"] = tuple(
                 KCut(c["span"], CutLayout(c["layout"]), c["count"], Join(c["join"]), Direction(c["direction"]))

@@ -10,7 +10,7 @@ from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, 
 from probe.records import Evidence
 from probe.recovery.candidates import Candidate, Context
 from probe.recovery.settle import Settled
-from probe.schedule import Term
+from probe.schedule import Products, Term
 
 _NAMED = (("nvjet", Instruction.WGMMA), ("gmma", Instruction.WGMMA), ("tcgen05", Instruction.TCGEN05), ("tensorop", Instruction.MMA_SYNC),
           ("wmma", Instruction.MMA_SYNC), ("s1688", Instruction.MMA_SYNC), ("s16816", Instruction.MMA_SYNC))
@@ -38,7 +38,7 @@ def family_of(schedule: Term, desc: GEMMDesc | None) -> str:
         return "general schedule"
     inner = "single accumulator"
     if desc.row is None:
-        inner = "ascending fma chain"
+        inner = "ascending fma chain" if desc.products is Products.FUSED else "ascending chain of rounded products"
     elif not desc.use_fast_accum:
         inner = "per-instruction accumulation"
     cuts = desc.k_cuts
@@ -100,4 +100,14 @@ def evidence_for(desc: GEMMDesc | None, possible: tuple[Candidate, ...], instrum
         Evidence("partial_dtype", str(desc.partial_dtype), by_bytes if "partial_dtype" in varied else only),
         Evidence("merge_dtype", str(desc.merge_dtype), by_bytes if "merge_dtype" in varied else only),
         Evidence("output_dtype", str(desc.output_dtype), "asked for; one rounding, " + by_bytes),
+        *_chain_evidence(desc, varied),
     )
+
+
+def _chain_evidence(desc: GEMMDesc, varied: set[str]) -> tuple[Evidence, ...]:
+    """Lines for what shows only where products are -0, underflow or overflow. One that did not vary has no like that differs."""
+    if desc.row is not None:
+        return ()
+    equal = "nothing to tell apart: proven equal for this dtype"
+    return tuple(Evidence(name, str(getattr(desc, name)), "bytes of extreme draws" if name in varied else equal)
+                 for name in ("chain_start", "products", "adds_zero"))

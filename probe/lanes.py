@@ -178,8 +178,8 @@ def _local(term: Term, base: int, width: int, period: int) -> Term:
         match one:
             case Mma(_, row, runs):
                 return mma(below[0], row, tuple(_local_run(r, base, width, period) for r in runs))
-            case Fma(_, runs):
-                return fma(below[0], tuple(_local_run(r, base, width, period) for r in runs))
+            case Fma(_, runs, rounded):
+                return fma(below[0], tuple(_local_run(r, base, width, period) for r in runs), rounded)
             case Mul(k):
                 return Mul(_position(k, 1, base, width, period))
             case Add(dtype, _, _):

@@ -1,7 +1,8 @@
 """Schedules that cannot differ where products are exact, written alike.
 
-A product of two 16-bit or 8-bit numbers has at most 22 significant bits, so it is an fp32 number (unless a bf16 product lies under the
-range of fp32). Adding it then rounds as a fused multiply-add does, and which of two single products came first cannot be seen.
+A product of two 16-bit or 8-bit numbers has at most 22 significant bits, so it is an fp32 number (unless a bf16 product lies out of the
+range of fp32). Adding it then rounds as a fused multiply-add does, and which of two single products came first cannot be seen. Zeros of
+two signs and bf16 products out of range are for `bits_key`.
 """
 
 from __future__ import annotations

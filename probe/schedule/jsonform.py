@@ -90,8 +90,8 @@ def _write(term: Term, below: list[Json]) -> Json:
     match term:
         case Mma(_, row, runs):
             return ["mma", below[0], row.to_list(), [_run_to_json(r) for r in runs]]
-        case Fma(_, runs):
-            return ["fma", below[0], [_run_to_json(r) for r in runs]]
+        case Fma(_, runs, rounded):
+            return ["muladd" if rounded else "fma", below[0], [_run_to_json(r) for r in runs]]
         case Mul(k):
             return ["mul", k]
         case Add(dtype, _, _):
@@ -122,6 +122,8 @@ def _read(data: Json) -> Term:
             return mma(_read(previous), Row.from_list(row), tuple(map(_run_from_json, runs)))
         case ["fma", previous, runs]:
             return fma(_read(previous), tuple(map(_run_from_json, runs)))
+        case ["muladd", previous, runs]:
+            return fma(_read(previous), tuple(map(_run_from_json, runs)), rounded=True)
         case ["mul", k]:
             return Mul(_whole(k, 0))
         case ["add", dtype, left, right]:

@@ -116,10 +116,12 @@ class Mma(Node):
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Fma(Node):
     """previous, then one fp32 fused multiply-add (to nearest even) per index. Patterns are single offsets, or the neighbours of a slice,
-    which are taken one by one in ascending order."""
+    which are taken one by one in ascending order. rounded: each product is rounded to
+    fp32 and then added, two roundings in place of one."""
 
     previous: Term
     runs: tuple[Run, ...]
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +211,8 @@ def _own(term: Any) -> tuple[Any, ...]:
     match term:
         case Mma(_, row, runs):
             return row, runs
-        case Fma(_, runs):
-            return (runs,)
+        case Fma(_, runs, rounded):
+            return runs, rounded
         case Fold(_, dtype, _, count, advance):
             return dtype, count, advance
         case Call(name, args):
@@ -284,15 +286,16 @@ def mma(previous: Term, row: Row, runs: tuple[Run, ...]) -> Term:
     return Mma(previous, row, join_runs((), tuple(narrow)))
 
 
-def fma(previous: Term, runs: tuple[Run, ...]) -> Term:
-    """Chain single fused multiply-adds onto `previous`. Runs of several neighbours are slices, taken index by index."""
+def fma(previous: Term, runs: tuple[Run, ...], rounded: bool = False) -> Term:
+    """Chain single fused multiply-adds (or rounded products) onto `previous`. Runs of several neighbours are slices,
+    taken index by index."""
     if any(run.width != 1 and (run.count == 1 or run.pattern[-1] != run.width - 1) for run in runs):
         raise UsageError("a fused multiply-add takes one index a step")
     if not runs:
         return previous
-    if isinstance(previous, Fma):
-        return Fma(previous.previous, join_chain(previous.runs, runs))
-    return Fma(previous, join_chain((), runs))
+    if isinstance(previous, Fma) and previous.rounded is rounded:
+        return Fma(previous.previous, join_chain(previous.runs, runs), rounded)
+    return Fma(previous, join_chain((), runs), rounded)
 
 
 def dtype_of(term: Term) -> DType:
@@ -341,8 +344,8 @@ def shift(term: Term, distance: int) -> Term:
         match one:
             case Mma(_, row, runs):
                 return Mma(below[0], row, tuple(r.shifted(distance) for r in runs))
-            case Fma(_, runs):
-                return Fma(below[0], tuple(r.shifted(distance) for r in runs))
+            case Fma(_, runs, rounded):
+                return Fma(below[0], tuple(r.shifted(distance) for r in runs), rounded)
             case Mul(k):
                 return Mul(k + distance)
             case Add(dtype, _, _):

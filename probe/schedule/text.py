@@ -32,7 +32,8 @@ def _chain_text(run: Run) -> list[str]:
 
 
 def render_text(term: Term) -> str:
-    """One line; long runs are elided by `...`, a part stands in parentheses, fp32 is not named."""
+    """One line; long runs are elided by `...`, a part stands in parentheses, fp32 is not named. `p3` is the lone product 3, and behind
+    a colon products are rounded before they are added."""
     return after(term, _text, _shown)
 
 
@@ -48,10 +49,10 @@ def _text(term: Term, below: list[str]) -> str:
     match term:
         case Mma(_, _, runs):
             return " | ".join([*below, *(s for run in runs for s in _run_text(run))])
-        case Fma(_, runs):
-            return " | ".join([*below, *(s for run in runs for s in _chain_text(run))])
+        case Fma(_, runs, rounded):
+            return (" : " if rounded else " | ").join([*below, *(s for run in runs for s in _chain_text(run))])
         case Mul(k):
-            return f"{k}"
+            return f"p{k}"
         case Add(dtype, left, right):
             return f"{_part(left, below[0], dtype, leading=True)} {_plus(dtype)} {_part(right, below[1], dtype)}"
         case Fold(previous, dtype, body, count, _):

@@ -81,7 +81,7 @@ def _joined(term: Term, i: int, j: int) -> Term:
                     return Mma(previous, term.row, (*runs[:index], runs[index].prefix(t + 1)))
                 run = runs[index]  # slices are taken index by index: whole ones, then the start of one
                 whole = (run.prefix(t),) if t else ()
-                return Fma(previous, (*runs[:index], *whole, Run(run.first + t * run.advance, run.pattern[:offset + 1])))
+                return Fma(previous, (*runs[:index], *whole, Run(run.first + t * run.advance, run.pattern[:offset + 1])), term.rounded)
             case Add(_, left, right):
                 a_left, b_left = contains(left, i), contains(left, j)
                 if a_left != b_left:

@@ -203,7 +203,7 @@ class _Lanes:
 @lru_cache(maxsize=16)
 def _groups(schedule: Term) -> dict[Term, dict[Term, int]]:
     """For each chain that has moved copies, the chains that are copies of one another, with the first index of each."""
-    groups: dict[tuple[Run, ...], dict[Term, int]] = {}
+    groups: dict[tuple[bool, tuple[Run, ...]], dict[Term, int]] = {}
     todo = [schedule]
     while todo:
         term = todo.pop()
@@ -211,7 +211,7 @@ def _groups(schedule: Term) -> dict[Term, dict[Term, int]]:
             first = term.runs[0].first
             if all(r.first >= first for r in term.runs):
                 runs = tuple(r.shifted(-first) for r in term.runs)
-                groups.setdefault(runs, {})[term] = first
+                groups.setdefault((term.rounded, runs), {})[term] = first
         todo.extend(_operands(term))
     return {term: group for group in groups.values() if len(group) > 1 for term in group}
 
@@ -242,14 +242,15 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
                 for a, b in _slabs(run, tile):
                     values[0] = chain(values[0], a, b, row, tile.dtype, run.width)
             return values[0]
-        case Fma(_, runs):
+        case Fma(_, runs, rounded):
+            step = _plain_chain if tile.exact_products or (rounded and tile.xp is np) else _rounded_chain if rounded else _fma_chain
             for run in runs:
                 lanes = even_lanes(tile.a, tile.b, run, tile.shifts) if tile.exact_products and tile.kept is None else None
                 if lanes is not None:
                     values[0] = lane_chain(values[0], *lanes)
                     continue
                 for a, b in _slabs(run, tile):
-                    values[0] = _plain_chain(values[0], a, b) if tile.exact_products else _fma_chain(values[0], a, b)
+                    values[0] = step(values[0], a, b)
             return values[0]
         case Add(dtype, _, _):
             return add_rn(dtype, values[0], values[1])
@@ -269,8 +270,14 @@ def _fma_chain(acc: Array, a: Array, b: Array) -> Array:
     return acc
 
 
+def _rounded_chain(acc: Array, a: Array, b: Array) -> Array:
+    for k in range(a.shape[-1]):
+        acc = add_rn(DType.FP32, acc, mul_rn(a[..., k:k + 1], b[..., k:k + 1, :]))
+    return acc
+
+
 def _plain_chain(acc: Array, a: Array, b: Array) -> Array:
-    """The same bits where every product is a float32: then a fused multiply-add rounds no more than an addition does."""
+    """Each product rounded, then added: the same bits as fused where every product is a float32."""
     columns = np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None]
     rows = np.ascontiguousarray(np.moveaxis(b, -2, 0))[..., None, :]
     acc = acc.copy()

@@ -97,7 +97,7 @@ def shows_nowhere(record: GEMMDesc, name: str) -> bool:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_sample_of_mutants_is_refuted(name: str) -> None:
-    tried, missed, moved, hidden = strength(name, 1, 8, 5)
+    tried, missed, moved, hidden = strength(name, 2 if name == "e4m3 blocks" else 1, 8, 5)  # few of those have eight
     assert tried + moved >= 4 and missed == [] and len(hidden) <= 1
 
 

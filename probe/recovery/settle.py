@@ -47,15 +47,16 @@ class Settled:
 
 
 def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, seed: int, where: np.ndarray | None = None,
-           rounds: Sequence[tuple[DrawKind, ...]] = ROUNDS, index: int = 0) -> Settled:
+           rounds: Sequence[tuple[DrawKind, ...]] | None = None, index: int = 0) -> Settled:
     """Compare until one candidate is left, for three rounds, one of ties, and more of ties of two products.
 
-    where: bool (m, n), the elements that are compared; None for all. rounds: the kinds of draws of each round. index: of the first draw.
+    where: bool (m, n), the elements that are compared; None for all. rounds: the kinds of draws of each round; None is those, of which
+    a single candidate goes through the first too. index: of the first draw.
     """
     standing = list(candidates)
     draws = elements = 0
     first: Difference | None = None
-    for kinds in rounds if len(standing) > 1 or rounds is ROUNDS else ():
+    for kinds in ROUNDS if rounds is None else rounds if len(standing) > 1 else ():
         rows, columns, blocks = _blocks(summing, kinds[0])
         batch = [draw for kind in kinds for i in range(blocks) for draw in windows(
             summing.m, summing.n, Block(rows, columns, summing.k, summing.input_dtype, kind, seed, index + i, extent))]

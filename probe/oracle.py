@@ -31,7 +31,8 @@ from probe.summing import Cells, Summing
 from probe.target import Target
 
 SIMULATED = "sim"
-SIMULATED_LIBRARIES = {SIMULATED: SimulatedLibrary(), "sim-2": SimulatedLibrary(drops_tail=False, second=True)}
+SIMULATED_LIBRARIES = {SIMULATED: SimulatedLibrary(), "sim-2": SimulatedLibrary(drops_tail=False, second=True),
+                       "sim-vectors": SimulatedLibrary(vectors=True)}
 _SMALL_OPERAND = 2**18  # elements that numpy makes and copies faster than cupy launches its kernels; about 0.1 ms either way here
 _SMALL_OUTPUT = 2**16  # bytes of an output that is kept whole rather than gathered from
 _POISON = 0xA5  # every output byte before each launch: an element that was not written shows
@@ -237,7 +238,7 @@ class Opened:
 
 
 def open_oracle(library: str | None, gpu: int) -> Opened:
-    """The oracle for `--library` (a path, cu12, cu13, sim, sim-2, or None) and `--gpu`.
+    """The oracle for `--library` (a path, cu12, cu13, sim, sim-2, sim-vectors, or None) and `--gpu`.
 
     None means the GPU and the installed cuBLASLt, or, where this machine has no GPU or no library, the simulated library, with a
     notice that says so. A library that was named and cannot be used is an error, never replaced.

@@ -131,7 +131,7 @@ def add_rn(dtype: DType, x: Array, y: Array) -> Array:
     xp = array_module(x)
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is DType.FP32 and xp is np:
-            return _canonical(np, x + y)
+            return canonical_nan(np, x + y)
         total = _sum_to_odd(xp, widen(x), widen(y))
         return decode(encode_rn(total, dtype), dtype)
 
@@ -148,7 +148,7 @@ def _sum_to_odd(xp: ModuleType, x: Array, y: Array) -> Array:
     return xp.where(move, bits + step, bits).view(xp.float64)
 
 
-def _canonical(xp: ModuleType, values: Array) -> Array:
+def canonical_nan(xp: ModuleType, values: Array) -> Array:
     bits = values.view(xp.uint32)
     return xp.where(xp.isnan(values), xp.uint32(0x7FFFFFFF), bits).view(xp.float32)
 
@@ -298,4 +298,4 @@ def _with_specials(xp: ModuleType, rounded: Array, acc: Array, a: Array, b: Arra
     with np.errstate(invalid="ignore"):
         total = (kind(a)[..., :, :, None] * kind(b)[..., None, :, :]).sum(axis=-2) + kind(acc)
     infinite = xp.where(xp.isinf(total), total, rounded)
-    return _canonical(xp, xp.where(xp.isnan(total), xp.float32(np.nan), infinite).astype(xp.float32))
+    return canonical_nan(xp, xp.where(xp.isnan(total), xp.float32(np.nan), infinite).astype(xp.float32))

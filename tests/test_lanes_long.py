@@ -47,6 +47,7 @@ def test_three_hundred_thousand_indices_take_some_hundred_launches(problem: Prob
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # 190 s for one of them on a busy machine
 @pytest.mark.parametrize("problem", [
     pytest.param(Problem.gemm(8, 1, 4_000_000, DType.FP16, DType.FP32), id="8x1, 128 lanes"),
     pytest.param(Problem.gemm(1, 8, 4_000_003, DType.BF16, layout=Layout.TN), id="1x8, 32 lanes of 8"),

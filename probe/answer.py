@@ -46,6 +46,11 @@ _ENUMS = {
 }
 
 
+def check_attribute(name: str, value: object) -> int:
+    """Return `value` if the header's type of that attribute, named as the field of Answer, holds it, else raise UsageError."""
+    return check_int(name, value, *_RANGES[vendor.attribute(CONFIG_ATTRIBUTES[name]).c_type])
+
+
 @dataclass(frozen=True)
 class Answer(Record):
     """Nine algorithm attributes, the workspace in bytes, and the waves that the library expects.
@@ -72,8 +77,8 @@ class Answer(Record):
     blob: bytes | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, attribute in CONFIG_ATTRIBUTES.items():
-            check_int(name, getattr(self, name), *_RANGES[vendor.attribute(attribute).c_type])
+        for name in CONFIG_ATTRIBUTES:
+            check_attribute(name, getattr(self, name))
         check_int("workspace_bytes", self.workspace_bytes, 0, 2**64 - 1)
         if isinstance(self.waves, bool) or not isinstance(self.waves, float) or not math.isfinite(self.waves):
             raise UsageError(f"waves must be a finite float, got {self.waves!r}")

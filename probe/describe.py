@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 
 from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn, join_parts
 from probe.errors import UsageError
+from probe.lanes import in_one_piece, partings
 from probe.problem import DType
 from probe.schedule import (
     Add,
     Cast,
+    ChainStart,
     Fma,
     Fold,
     Mma,
+    Products,
     Row,
     Run,
     Term,
@@ -26,12 +29,19 @@ from probe.schedule import (
     dtype_of,
     first_k,
     leaf_count,
+    plain_of,
     shift,
     single_run,
 )
 from probe.schedule.terms import copies, join_runs
 
+_MOST_CUTS = 6  # one in another; kernels were seen with up to three
 _BUTTERFLY_LIMIT = 1024  # parts: lanes of one block; more are never joined by a butterfly
+
+
+# the plain ones are no chains of other kinds
+_CHAINS = [(start, products, adds_zero) for start in ChainStart for products in Products for adds_zero in (False, True)
+           if (start, products, adds_zero) != (ChainStart.ZERO, Products.FUSED, False)]
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,14 @@ def forms_of(term: Term, k: int, input_dtype: DType, output_dtype: DType) -> Ite
     interval = single_run(inner)
     if dtype_of(term) is not output_dtype or interval is None or interval[0] != 0:
         return
+    plain = plain_of(term)
+    if plain != term:
+        for record in forms_of(plain, k, input_dtype, output_dtype) if plain_of(plain) == plain else ():
+            for start, products, adds_zero in _CHAINS if record.row is None else ():
+                changed = replace(record, chain_start=start, products=products, adds_zero=adds_zero)
+                if changed.schedule() == term:
+                    yield changed
+        return
     for form in _forms(inner):
         instruction = Instruction.FMA if form.leaf.row is None else Instruction.WGMMA
         try:
@@ -83,15 +101,18 @@ def canonical(desc: GEMMDesc) -> GEMMDesc:
     return desc if found is None else replace(found, instruction=desc.instruction)
 
 
-def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
-    """Candidate forms of a term, plainest first; the caller checks them."""
+def _forms(term: Term, depth: int = 0) -> Iterator[_Form]:
+    """Candidate forms of a term, plainest first; the caller checks them. depth: cuts around it."""
+    outermost = depth == 0
     leaf_runs = _leaf_runs(term)
     if leaf_runs is not None:
         row, runs = leaf_runs
         for leaf in _leaves(row, runs, fast=True):
             yield _Form((), leaf)
         return
-    for parts, join, direction in _partings(term, outermost):
+    if depth == _MOST_CUTS:
+        return
+    for parts, join, direction in _partings(term, outermost) if in_one_piece(term) else ():
         merge = dtype_of(term)
         partials = {dtype_of(p) for p in parts}
         if len(partials) != 1:
@@ -100,7 +121,9 @@ def _forms(term: Term, outermost: bool = True) -> Iterator[_Form]:
         bare = [p.x if isinstance(p, Cast) else p for p in parts]
         if (join, direction, partial, merge) == (Join.CHAIN, Direction.FORWARD, DType.FP32, DType.FP32):
             yield from _per_instruction(bare)
-        yield from _cut(bare, join, direction, partial, merge)
+        yield from _cut(bare, join, direction, partial, merge, depth)
+    for parting in partings(term):
+        yield from _dealt(list(parting.parts), parting.cut, parting.partial, dtype_of(term), depth)
 
 
 def _leaf_runs(term: Term) -> tuple[Row | None, tuple[Run, ...]] | None:
@@ -152,24 +175,24 @@ def _per_instruction(parts: list[Term]) -> Iterator[_Form]:
             yield _Form((), leaf_form)
 
 
-def _cut(parts: list[Term], join: Join, direction: Direction, partial: DType, merge:
-DType) -> Iterator[_Form]:
+def _cut(parts: list[Term], join: Join, direction: Direction, partial: DType, merge: DType,
+         depth: int) -> Iterator[_Form]:
     """Parts of one span (the last may be short), each of the same inner form."""
     ordered = sorted(parts, key=first_k)
     span = leaf_count(ordered[0])
     if any(leaf_count(p) != span for p in ordered[:-1]) or leaf_count(ordered[-1]) > span:
         return
-    distinct: list[Term] = []
-    for part in ordered:
-        moved = shift(part, -first_k(part))
-        if moved not in distinct:
-            distinct.append(moved)
+    yield from _dealt([shift(part, -first_k(part)) for part in ordered], KCut(span, join=join, direction=direction), partial, merge, depth)
+
+
+def _dealt(parts: list[Term], cut: KCut, partial: DType, merge: DType, depth: int) -> Iterator[_Form]:
+    """Parts of a cut, each counted from zero along its own axis, of the same inner form."""
+    distinct = list(dict.fromkeys(parts))
     seen: list[_Form] = []
     for part in distinct:  # the form must serve every part; a short part alone may show less of it
-        for form in _forms(part, outermost=False):
+        for form in _forms(part, depth + 1):
             if (form.partial, form.merge) == (DType.FP32, DType.FP32) and form not in seen:
                 seen.append(form)
-    cut = KCut(span, join=join, direction=direction)
     for form in sorted(seen, key=lambda f: f.leaf.k_loop_step):
         yield _Form((cut, *form.cuts), form.leaf, partial, merge)
 
@@ -212,19 +235,29 @@ def _partings(term: Term, outermost: bool) -> Iterator[tuple[list[Term], Join, D
 def _grouped(term: Term, leaves: list[Term]) -> Iterator[list[Term]]:
     """The leaves of a butterfly gathered into parts that are sums themselves, for each size that the first part may have: the first part
     stands somewhere on the leftmost path of the tree."""
-    dtype, node = dtype_of(term), term
+    dtype, node, sizes = dtype_of(term), term, [leaf_count(leaf) for leaf in leaves]
     while isinstance(node, Add | Fold) and node.dtype == dtype:
         node = node.left if isinstance(node, Add) else node.previous
         if not isinstance(node, Add | Fold):
             return
-        size, groups = leaf_count(node), [[leaves[0]]]
-        for leaf in leaves[1:]:
-            if sum(map(leaf_count, groups[-1])) < size:
-                groups[-1].append(leaf)
-            else:
-                groups.append([leaf])
-        if len(groups) > 2 and all(sum(map(leaf_count, g)) == size for g in groups[:-1]):
+        groups = _even_groups(leaves, sizes, leaf_count(node))
+        if groups is not None and len(groups) > 2:
             yield [join_parts(group, Join.CHAIN, Direction.FORWARD, dtype) for group in groups]
+
+
+def _even_groups(leaves: list[Term], sizes: list[int], whole: int) -> list[list[Term]] | None:
+    """The leaves in groups of `whole` products, the last one short when it must be; None where a group would be cut by a leaf's end."""
+    groups: list[list[Term]] = []
+    room = 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        if room == 0:
+            groups.append([])
+            room = whole
+        if size > room:
+            return None
+        groups[-1].append(leaf)
+        room -= size
+    return groups
 
 
 def _left_spine(term: Term) -> list[Term]:

@@ -9,16 +9,19 @@ stands for. The way back, from a schedule to its canonical record, is `probe.des
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from probe.dealing import Axis, Block, lanes_of, moved, parts_of, size_of, take
 from probe.errors import UsageError
 from probe.problem import DType
-from probe.schedule import ZERO, Row, Run, Term, add, cast, contiguous_runs, fma, mma
+from probe.schedule import ZERO, ChainStart, Products, Row, Run, Term, add, cast, contiguous_runs, fma, fold, mma, rewrite, shift
+from probe.values import check_bool
 
 DESCRIPTOR_VERSION = 1
+_CHAIN_FIELDS = frozenset({"chain_start", "products", "adds_zero"})
 
 
 class Instruction(StrEnum):
@@ -70,7 +73,8 @@ class KCut:
     """One level of the nest of cuts along K.
 
     contiguous: parts of `span` indices each, the last one short when it must be. strided: `count` lanes,
-    lane j takes every count-th tile of `span` indices.
+    lane j takes every count-th tile of `span` indices; where K ends within a round of tiles, the lanes behind its end are short by a tile,
+    or empty. A butterfly of lanes pairs them by their places among all `count`, empty ones included.
     """
 
     span: int
@@ -98,7 +102,8 @@ class GEMMDesc:
     the accumulator in the same rounding (True) or in a second one, an fp32 addition (False). `k_loop_step` is one turn
     of the main loop; `short_turn` says where the turn runs that does not fill it. `partial_dtype` is what a part of the
     outermost cut is written as, `merge_dtype` what the running sum of parts is held in. `scale_at` and `bias_at`
-    name where a scale or bias joins ("none": no such input); nothing walks them yet.
+    name where a scale or bias joins ("none": no such input); nothing walks them yet. Of scalar fma only, and seen only where a product is
+    -0 or leaves the range of fp32: `chain_start`, `products` (fused or rounded), and `adds_zero`, whether +0 joins the whole sum.
     """
 
     k: int
@@ -116,6 +121,9 @@ class GEMMDesc:
     merge_dtype: DType = DType.FP32
     scale_at: str = "none"
     bias_at: str = "none"
+    chain_start: ChainStart = ChainStart.ZERO
+    products: Products = Products.FUSED
+    adds_zero: bool = False
     instruction: Instruction = field(default=Instruction.FMA, compare=False)
 
     def __post_init__(self) -> None:
@@ -131,6 +139,8 @@ class GEMMDesc:
             raise UsageError("a scalar fma takes one product at a time")
         if self.accumulator_dtype is not DType.FP32:
             raise UsageError(f"accumulation in {self.accumulator_dtype} is not modelled", "fp32")
+        if self.row is not None and not self._plain_chains:
+            raise UsageError("chain_start, products and adds_zero are those of scalar fma", "a record of a matrix instruction has none")
         for name in ("scale_at", "bias_at"):
             if getattr(self, name) != "none":
                 raise UsageError(f"{name} = {getattr(self, name)!r} is not modelled yet", "none")
@@ -138,28 +148,61 @@ class GEMMDesc:
     # -- the schedule ---------------------------------------------------------------------------------------------
     def schedule(self) -> Term:
         """The rounding schedule of one output element, canonical."""
-        axis: tuple[tuple[int, int], ...] = ((0, self.k_summed),)
-        return cast(self.output_dtype, self._nest(axis, 0))
+        plain = cast(self.output_dtype, self._nest((Block(0, self.k_summed),), 0, {}))
+        return plain if self._plain_chains else rewrite(plain, self.chain_start, self.products, self.adds_zero)
 
-    def _nest(self, pieces: tuple[tuple[int, int], ...], level: int) -> Term:
-        if level == len(self.k_cuts):
-            return self._leaf(pieces)
+    @property
+    def _plain_chains(self) -> bool:
+        return (self.chain_start, self.products, self.adds_zero) == (ChainStart.ZERO, Products.FUSED, False)
+
+    def _nest(self, axis: Axis, level: int, known: dict[tuple[int, Axis], Term]) -> Term:
+        """The sum over an axis from a level of the nest on. Parts that are moved copies of one another are built once."""
+        base = axis[0].first
+        plain = moved(axis, -base)
+        if (level, plain) not in known:
+            known[level, plain] = self._parts(plain, level, known) if level < len(self.k_cuts) else self._leaf(plain)
+        return shift(known[level, plain], base)
+
+    def _parts(self, axis: Axis, level: int, known: dict[tuple[int, Axis], Term]) -> Term:
         cut = self.k_cuts[level]
-        parts = [self._nest(p, level + 1) for p in _deal(pieces, cut)]
-        outer = level == 0
-        partial, merge = (self.partial_dtype, self.merge_dtype) if outer else (DType.FP32, DType.FP32)
-        if len(parts) == 1:
-            return parts[0]
-        return join_parts([cast(partial, p) for p in parts], cut.join, cut.direction, merge)
+        if cut.count is None and (cut.join, cut.direction) == (Join.CHAIN, Direction.FORWARD):
+            return self._chain(list(parts_of(axis, cut.span)), level, known)
+        axes = list(parts_of(axis, cut.span)) if cut.count is None else lanes_of(axis, cut.span, cut.count)
+        parts = [self._nest(a, level + 1, known) if a else None for a in axes]
+        partial, merge = (self.partial_dtype, self.merge_dtype) if level == 0 else (DType.FP32, DType.FP32)
+        there = [p for p in parts if p is not None]
+        if len(there) == 1:
+            return there[0]
+        return join_parts([None if p is None else cast(partial, p) for p in parts], cut.join, cut.direction, merge)
 
-    def _leaf(self, pieces: tuple[tuple[int, int], ...]) -> Term:
+    def _chain(self, axes: list[Axis], level: int, known: dict[tuple[int, Axis], Term]) -> Term:
+        """Parts joined from the first on; equal ones at even distance are a fold, built from the first two."""
+        partial, merge = (self.partial_dtype, self.merge_dtype) if level == 0 and len(axes) > 1 else (DType.FP32, DType.FP32)
+        term: Term | None = None
+        start = 0
+        while start < len(axes):
+            plain, stop, advance = moved(axes[start], -axes[start][0].first), start + 1, 0
+            while stop < len(axes):
+                distance = axes[stop][0].first - axes[stop - 1][0].first
+                if moved(axes[stop], -axes[stop][0].first) != plain or distance != (advance or distance):
+                    break
+                advance, stop = distance, stop + 1
+            part = cast(partial, self._nest(axes[start], level + 1, known))
+            if term is None:
+                term, start = part, start + 1
+            else:
+                term, start = fold(term, merge, part, stop - start, advance), stop
+        assert term is not None
+        return term
+
+    def _leaf(self, axis: Axis) -> Term:
         runs: list[Run] = []
-        length = sum(hi - lo for lo, hi in pieces)
+        length = size_of(axis)
         short = length % self.k_loop_step
-        turns: tuple[int, ...] = (short, length - short) if short and self.short_turn is ShortTurn.FIRST else (length,)
-        for piece in _slices(pieces, turns):
-            for lo, hi in piece:
-                runs.extend(contiguous_runs(lo, hi, self.instruction_k))
+        turns = [(0, short), (short, length)] if short and self.short_turn is ShortTurn.FIRST else [(0, length)]
+        for start, stop in turns:
+            for block in take(axis, start, stop):
+                runs.extend(self._steps(block))
         if self.row is None:
             return fma(ZERO, tuple(runs))
         if self.use_fast_accum:
@@ -172,10 +215,20 @@ class GEMMDesc:
                 term = one if term is None else add(DType.FP32, term, one)
         return term if term is not None else ZERO
 
+    def _steps(self, block: Block) -> tuple[Run, ...]:
+        """The steps of one block: no step reaches over the end of an interval."""
+        if block.count > 1 and (self.row is None or block.width <= self.instruction_k):
+            return (Run(block.first, tuple(range(block.width)), block.count, block.advance),)
+        return tuple(run for t in range(block.count)
+                     for run in contiguous_runs(block.interval(t), block.interval(t) + block.width, self.instruction_k))
+
     # -- JSON ------------------------------------------------------------------------------------------------------
     def to_document(self) -> dict[str, Any]:
-        """A dict of plain values, with `version`."""
+        """A dict of plain values, with `version`. The three fields of chains stand in it only where one is not plain."""
         data = asdict(self)
+        if self._plain_chains:
+            for name in _CHAIN_FIELDS:
+                del data[name]
         data["row"] = None if self.row is None else self.row.to_list()
         data["k_cuts"] = [{k: (str(v) if isinstance(v, StrEnum) else v) for k, v in cut.items()} for cut in data["k_cuts"]]
         plain = {k: (str(v) if isinstance(v, StrEnum) else v) for k, v in data.items()}
@@ -194,6 +247,9 @@ class GEMMDesc:
                 values[name] = DType(values[name])
             values["instruction"] = Instruction(values["instruction"])
             values["short_turn"] = ShortTurn(values["short_turn"])
+            if _CHAIN_FIELDS & values.keys():
+                values["chain_start"], values["products"] = ChainStart(values["chain_start"]), Products(values["products"])
+                values["adds_zero"] = check_bool("adds_zero", values["adds_zero"])
             values["row"] = None if values["row"] is None else Row.from_list(values["row"])
             values["k_cuts"] = tuple(
                 KCut(c["span"], CutLayout(c["layout"]), c["count"], Join(c["join"]), Direction(c["direction"]))
@@ -215,36 +271,14 @@ class GEMMDesc:
             raise UsageError(f"not a GEMMDesc: {error}") from error
 
 
-def _deal(pieces: tuple[tuple[int, int], ...], cut: KCut) -> list[tuple[tuple[int, int], ...]]:
-    """The parts of a cut, each as a tuple of ascending intervals."""
-    length = sum(hi - lo for lo, hi in pieces)
-    tiles = [cut.span] * (length // cut.span) + ([length % cut.span] if length % cut.span else [])
-    sliced = list(_slices(pieces, tuple(tiles)))
-    if cut.count is None:
-        return sliced
-    lanes = [tuple(i for tile in sliced[lane::cut.count] for i in tile) for lane in range(cut.count)]
-    return [lane for lane in lanes if lane]
+def join_parts(parts: Sequence[Term | None], join: Join, direction: Direction, dtype: DType) -> Term:
+    """Add up the parts of a cut in the order that join and direction name, each addition rounded to `dtype`.
 
-
-def _slices(pieces: tuple[tuple[int, int], ...], lengths: tuple[int, ...]) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Cut a sequence of intervals into consecutive slices of the given lengths."""
-    queue = list(pieces)
-    for length in lengths:
-        out = []
-        while length:
-            lo, hi = queue.pop(0)
-            take = min(length, hi - lo)
-            out.append((lo, lo + take))
-            if lo + take < hi:
-                queue.insert(0, (lo + take, hi))
-            length -= take
-        yield tuple(out)
-
-
-def join_parts(parts: list[Term], join: Join, direction: Direction, dtype: DType) -> Term:
-    """Add up the parts of a cut in the order that join and direction name, each addition rounded to `dtype`."""
+    None stands for a lane that got nothing: it keeps its place in a butterfly, and adding it changes nothing.
+    """
     if join is Join.CHAIN:
-        ordered = parts if direction is Direction.FORWARD else parts[::-1]
+        ordered = [p for p in parts if p is not None]
+        ordered = ordered if direction is Direction.FORWARD else ordered[::-1]
         term = ordered[0]
         for part in ordered[1:]:
             term = add(dtype, term, part)
@@ -254,5 +288,13 @@ def join_parts(parts: list[Term], join: Join, direction: Direction, dtype: DType
         half = (len(level) + 1) // 2
         # down: lanes a half apart pair first
         pairs = [(i, i + half) for i in range(half)] if direction is Direction.DOWN else [(2 * i, 2 * i + 1) for i in range(half)]
-        level = [add(dtype, level[a], level[b]) if b < len(level) else level[a] for a, b in pairs]
-    return level[0]
+        level = [_plus(level[a], level[b] if b < len(level) else None, dtype) for a, b in pairs]
+    (total,) = level
+    assert total is not None
+    return total
+
+
+def _plus(a: Term | None, b: Term | None, dtype: DType) -> Term | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return add(dtype, a, b)

@@ -12,9 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from probe.answer import Answer
+from probe.capabilities import Capabilities
 from probe.capture import Capture, Kernel, capture
 from probe.cublaslt.ask import ask
 from probe.cublaslt.find import find_library
+from probe.cublaslt.force import algorithm_ids, capabilities, force
 from probe.cublaslt.library import Library
 from probe.cublaslt.run import PreparedMatmul
 from probe.device import Device
@@ -23,12 +25,14 @@ from probe.formats import bits_dtype
 from probe.inputs.operands import Operands
 from probe.preference import Preference
 from probe.problem import Problem
+from probe.simulator.forcing import check_addresses, forced_answer, simulated_algorithms, simulated_capabilities
 from probe.simulator.library import SimulatedLibrary, SimulatedSumming
 from probe.summing import Cells, Summing
 from probe.target import Target
 
 SIMULATED = "sim"
-SIMULATED_LIBRARIES = {SIMULATED: SimulatedLibrary(), "sim-2": SimulatedLibrary(drops_tail=False, second=True)}
+SIMULATED_LIBRARIES = {SIMULATED: SimulatedLibrary(), "sim-2": SimulatedLibrary(drops_tail=False, second=True),
+                       "sim-vectors": SimulatedLibrary(vectors=True)}
 _SMALL_OPERAND = 2**18  # elements that numpy makes and copies faster than cupy launches its kernels; about 0.1 ms either way here
 _SMALL_OUTPUT = 2**16  # bytes of an output that is kept whole rather than gathered from
 _POISON = 0xA5  # every output byte before each launch: an element that was not written shows
@@ -41,7 +45,17 @@ class Oracle(Protocol):
     found_by: str
     announcement: str
 
-    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined: ...
+    def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
+        """The library's own answer, or the one that the preference forces, once the library accepts it."""
+        ...
+
+    def algorithms(self, problem: Problem) -> tuple[int, ...] | Declined:
+        """The numbers of all algorithms for the dtypes of a problem."""
+        ...
+
+    def capabilities(self, problem: Problem, algo_id: int) -> Capabilities | Declined:
+        """What one of them can be set to."""
+        ...
 
     def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture | Declined: ...
 
@@ -58,13 +72,20 @@ class SimulatedOracle:
         self.announcement = self.library.announcement
 
     def ask(self, problem: Problem, preference: Preference) -> Answer | Declined:
-        return self.library.ask(problem, preference)
+        return forced_answer(self.library, problem, preference) if preference.forced else self.library.ask(problem, preference)
+
+    def algorithms(self, problem: Problem) -> tuple[int, ...] | Declined:
+        return simulated_algorithms(self.library, problem)
+
+    def capabilities(self, problem: Problem, algo_id: int) -> Capabilities | Declined:
+        return simulated_capabilities(self.library, problem, algo_id)
 
     def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture:
         return Capture(tuple(Kernel(name, (1, 1, max(1, answer.splitk_num)), (128, 1, 1), None, 0)
                              for name in self.library.kernels(problem, answer)))
 
     def summing(self, problem: Problem, answer: Answer, preference: Preference) -> SimulatedSumming:
+        check_addresses(problem, answer)
         return self.library.summing(problem, answer)
 
 
@@ -83,7 +104,13 @@ class DeviceOracle:
         if problem.total_bytes > room:
             sizes = f"the operands take {problem.total_bytes / 2**30:.1f} GiB and the device has {room / 2**30:.1f} GiB"
             return Declined(DeclineReason.TOO_LARGE, sizes, "a smaller shape")
-        return ask(self.library, problem, preference)
+        return force(self.library, problem, preference) if preference.forced else ask(self.library, problem, preference)
+
+    def algorithms(self, problem: Problem) -> tuple[int, ...] | Declined:
+        return algorithm_ids(self.library, problem)
+
+    def capabilities(self, problem: Problem, algo_id: int) -> Capabilities | Declined:
+        return capabilities(self.library, problem, algo_id)
 
     def capture(self, problem: Problem, answer: Answer, preference: Preference) -> Capture | Declined:
         self._captured = None  # its buffers are freed before others are made
@@ -211,7 +238,7 @@ class Opened:
 
 
 def open_oracle(library: str | None, gpu: int) -> Opened:
-    """The oracle for `--library` (a path, cu12, cu13, sim, sim-2, or None) and `--gpu`.
+    """The oracle for `--library` (a path, cu12, cu13, sim, sim-2, sim-vectors, or None) and `--gpu`.
 
     None means the GPU and the installed cuBLASLt, or, where this machine has no GPU or no library, the simulated library, with a
     notice that says so. A library that was named and cannot be used is an error, never replaced.

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -18,16 +19,18 @@ from probe.inputs.probes import pair_for
 from probe.oracle import Opened
 from probe.preference import Preference
 from probe.problem import ComputeType, DType, Epilogue, Problem
-from probe.proof import prove, refuted
+from probe.proof import SIGN_KINDS, Outcome, Proof, prove, prove_beside, refuted
 from probe.records import ClassResult, Phase, Point, now
-from probe.recovery.candidates import Context, candidates
-from probe.recovery.settle import settle
+from probe.recovery.candidates import Candidate, Context, candidates
+from probe.recovery.settle import LIKE_INDEX, LIKE_ROUNDS, Settled, settle
+from probe.recovery.twins import distinct, twins
 from probe.summing import Summing
-from probe.walks.agreement import agreement
+from probe.walks.agreement import MORE_DRAWS, Agreement, agreement
 from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import recover_tree
 
 Progress = Callable[[str], None]
+_AFRESH = 2**62  # streams lie below
 
 
 class Stream(IntEnum):
@@ -88,15 +91,35 @@ def walk_problem(problem: Problem, preference: Preference, opened: Opened, *, ex
         agreed = agreement(summing, stream_of(seed, Stream.AGREE))
     if isinstance(agreed, Declined):
         return agreed
-    results = []
-    for label in range(agreed.classes):
-        where = None if agreed.labels is None else agreed.labels == label
-        result = _recover(problem, summing, answer, captured, where, exhaustive, seed, oracle.target.sm_number, clock)
-        if isinstance(result, Declined):
-            return result
-        results.append(result)
+    def recovered(agreed: Agreement) -> list[ClassResult] | Declined:
+        results = []
+        for label in range(agreed.classes):
+            where = None if agreed.labels is None else agreed.labels == label
+            result = _recover(problem, summing, answer, captured, where, exhaustive, seed, oracle.target.sm_number, clock)
+            if isinstance(result, Declined):
+                return result
+            results.append(result)
+        return results
+
+    results = recovered(agreed)
+    if _fell(results):  # one reason is that elements of one class do not share their order after all
+        with clock.step("agree", summing):
+            closer = agreement(summing, stream_of(seed, Stream.AGREE), MORE_DRAWS)
+        if isinstance(closer, Declined):
+            return closer
+        if closer.classes > agreed.classes:
+            results = recovered(closer)
+    if isinstance(results, Declined):
+        return results
     return Point(problem, preference, oracle.target, oracle.found_by, oracle.announcement, answer, captured, tuple(results),
                  clock.phases(), seed, exhaustive, now())
+
+
+def _fell(results: list[ClassResult] | Declined) -> bool:
+    """Whether a sum could not be read, or was read and is refuted by bytes."""
+    if isinstance(results, Declined):
+        return results.reason is DeclineReason.TREE_UNREADABLE
+    return any(r.proof is not None and r.proof.outcome is Outcome.REFUTED for r in results)
 
 
 def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Capture, where: np.ndarray | None, exhaustive: bool,
@@ -113,24 +136,63 @@ def _recover(problem: Problem, summing: Summing, answer: Answer, captured: Captu
     if isinstance(walked, Declined):
         return walked
     context = Context(problem.k, problem.a_dtype, problem.d_dtype, sm)
-    possible = candidates(walked.tree, context)
+    with clock.step("recover"):
+        possible = candidates(walked.tree, context)
     if isinstance(possible, Declined):
         return possible
     with clock.step("settle", summing):
         settled = settle(summing, possible, walked.extent, stream_of(seed, Stream.SETTLE), where)
-    chosen = (settled.standing or possible)[0]
-    proof = None
-    if len(settled.standing) <= 1:
-        with clock.step("prove", summing):
-            proof = prove(summing, chosen.schedule, walked.extent, stream_of(seed, Stream.PROVE), where)
-    if proof is not None and not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
-        proof = refuted(proof, settled.first)
-    desc = preferred_form(chosen, context, captured)
+    told = _tell(summing, possible, settled, context, walked.extent, seed, where, clock)
+    settled, chosen, proof = told.settled, told.chosen, told.proof
+    with clock.step("record"):
+        desc = preferred_form(chosen, context, captured)
     return ClassResult(
         elements=problem.m * problem.n if where is None else int(np.count_nonzero(where)), schedule=chosen.schedule, desc=desc,
-        family=family_of(chosen.schedule, desc), extent=walked.extent, instrument=walked.instrument, candidates=len(possible),
+        family=family_of(chosen.schedule, desc), extent=walked.extent, instrument=walked.instrument, candidates=len(told.tried),
         settling_draws=settled.draws, settling_elements=settled.elements, ambiguous=tuple(c.schedule for c in settled.standing[1:]),
-        evidence=evidence_for(desc, possible, walked.instrument, captured, settled), proof=proof)
+        evidence=evidence_for(desc, told.tried, walked.instrument, captured, settled), proof=proof)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What telling candidates apart came to: all that were tried, the settling with its counts, the one to report, and its proof."""
+
+    tried: tuple[Candidate, ...]
+    settled: Settled
+    chosen: Candidate
+    proof: Proof | None
+
+
+def _tell(summing: Summing, possible: tuple[Candidate, ...], settled: Settled, context: Context, extent: int, seed: int,
+          where: np.ndarray | None, clock: Clock) -> _Told:
+    """Prove what settling left, and tell it from the candidates that are like it: by the outputs of the proof's own extreme draws where
+    these can, else by further draws, after which the proof is taken afresh."""
+    proof_seed = stream_of(seed, Stream.PROVE)
+    chosen = (settled.standing or possible)[0]
+    if not settled.standing:  # recovered, and not confirmed: a class of its own, which is no decline
+        with clock.step("prove", summing):
+            return _Told(possible, settled, chosen, refuted(prove(summing, chosen.schedule, extent, proof_seed, where), settled.first))
+    likes = {c.schedule: c for one in settled.standing for c in twins(one, context)}
+    tried = tuple({c.schedule: c for c in (*possible, *likes.values())}.values())
+    proof = None
+    if len(settled.standing) == 1:
+        rivals = tuple(likes)[1:]
+        with clock.step("prove", summing):
+            proof, unrefuted = prove_beside(summing, chosen.schedule, rivals, extent, proof_seed, where)
+        if not rivals or (proof.outcome is Outcome.CONFIRMED and not unrefuted):
+            return _Told(tried, settled, chosen, proof)
+    with clock.step("settle", summing):
+        like = settle(summing, distinct(likes.values(), context.input_dtype), extent, stream_of(seed, Stream.SETTLE), where, LIKE_ROUNDS,
+                      LIKE_INDEX)
+    settled = Settled(like.standing, len(tried) - len(like.standing), settled.draws + like.draws, settled.elements + like.elements,
+                      like.first)
+    chosen = (like.standing or settled.standing or (chosen,))[0]
+    if len(like.standing) > 1:
+        return _Told(tried, settled, chosen, None)
+    if proof is None or (like.standing and proof.outcome is not Outcome.CONFIRMED) or chosen.schedule != next(iter(likes)):
+        with clock.step("prove", summing):
+            proof = prove(summing, chosen.schedule, extent, proof_seed + _AFRESH, where, SIGN_KINDS)
+    return _Told(tried, settled, chosen, proof if like.standing else refuted(proof, like.first))
 
 
 def _walkable(problem: Problem) -> Declined | None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from probe.errors import UsageError
+from probe.forced import Forced
 from probe.values import Record, check_int
 
 MAX_BYTES = 2**63 - 1
+# What the library takes for granted where a caller says nothing: cublasLt.h, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES.
+DEFAULT_ALIGNMENT = 256
+P = TypeVar("P", bound="Preference")
 
 
 @dataclass(frozen=True)
@@ -19,7 +24,9 @@ class Preference(Record):
     workspace_bytes: the most workspace an algorithm may want. reduction_scheme_mask: allowed reduction
     schemes, a mask of cublasLtReductionScheme_t (1 in place, 2 in compute type, 4 in output type; 0 only
     unsplit). a_alignment to d_alignment: the alignment in bytes that the library may count on, or None for
-    that of the real pointers (`Problem.alignments`).
+    that of the real pointers (`Problem.alignments`); a promise beyond those may end in a fault (`Problem.overpromised`).
+    forced: attributes of the answer that the caller insists on; None takes what the library picks. It is in the JSON form only where
+    it is given, so that records from before it are read as they are.
     """
 
     KIND: ClassVar[str] = "preference"
@@ -31,6 +38,7 @@ class Preference(Record):
     b_alignment: int | None = None
     c_alignment: int | None = None
     d_alignment: int | None = None
+    forced: Forced | None = None
 
     def __post_init__(self) -> None:
         check_int("workspace_bytes", self.workspace_bytes, 0, MAX_BYTES)
@@ -41,6 +49,22 @@ class Preference(Record):
                 check_int(f"{x}_alignment", value, 1, 2**31, "a power of two")
                 if value & (value - 1):
                     raise UsageError(f"{x}_alignment = {value} is not a power of two")
+        if self.forced is not None and not isinstance(self.forced, Forced):
+            raise UsageError(f"forced must be a Forced, got {self.forced!r}", "Forced.parse reads a text")
+
+    def to_document(self) -> dict[str, Any]:
+        """The JSON object, as every Record's, without `forced` where nothing is forced."""
+        document = super().to_document()
+        if self.forced is None:
+            del document["forced"]
+        return document
+
+    @classmethod
+    def from_document(cls: type[P], document: object) -> P:
+        """The value that a dict made by `to_document` stands for. Raises UsageError on anything else."""
+        if isinstance(document, Mapping):
+            document = {"forced": None, **document}
+        return super().from_document(document)
 
     @property
     def key(self) -> str:
@@ -50,7 +74,23 @@ class Preference(Record):
             value = getattr(self, f"{x}_alignment")
             if value is not None:
                 parts.append(f"{x}{value}")
+        if self.forced is not None:
+            parts.append(self.forced.key)
         return ".".join(parts)
+
+
+def parse_alignments(text: str) -> dict[str, int]:
+    """Fields of Preference for "true" (that of the real pointers), "default" (256, what the library assumes of a caller who says nothing)
+    or a number of bytes for all four operands. Raises UsageError."""
+    if text == "true":
+        return {}
+    if text == "default":
+        given = DEFAULT_ALIGNMENT
+    elif re.fullmatch(r"[0-9]{1,10}", text, re.ASCII):
+        given = int(text)
+    else:
+        raise UsageError(f"align = {text!r} is no alignment", "true, default, or a power of two in bytes")
+    return {f"{x}_alignment": given for x in "abcd"}
 
 
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}

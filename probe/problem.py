@@ -288,6 +288,16 @@ class Problem(Record):
         a, b, c, d = (self.alignment(x) if g is None else g for x, g in zip("abcd", given, strict=True))
         return a, b, c, d
 
+    def overpromised(self, preference: Preference) -> tuple[str, ...]:
+        """Names of the operands (A, B, C, D) for which the preference promises more alignment than their addresses have.
+
+        The library may then pick a kernel that faults on them: such a call belongs in a child process. C counts only where it is read
+        (beta is not 0).
+        """
+        names = "abd" if self.beta == 0 else "abcd"
+        promised = dict(zip("abcd", self.alignments(preference), strict=True))
+        return tuple(x.upper() for x in names if min(promised[x], 256) > self.alignment(x))
+
     @property
     def key(self) -> str:
         """Short stable name: shape, dtypes, compute type, layout, then every field that is not its default.

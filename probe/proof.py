@@ -21,6 +21,8 @@ from probe.summing import Summing
 Bits = np.ndarray[Any, np.dtype[Any]]
 LEAST_ELEMENTS = 4096  # a confirmation needs this many different dot products over its draws
 PROOF_KINDS = (DrawKind.FLAT, DrawKind.SPREAD, DrawKind.CANCELLING, DrawKind.EDGE, DrawKind.TIE, DrawKind.EXTREMES)
+SIGN_KINDS = (*PROOF_KINDS, DrawKind.SIGNS)  # of a schedule that zeros and the ends of fp32 told from its like
+_SMALL_KINDS = {DrawKind.TIE, DrawKind.PAIR, DrawKind.EXTREMES, DrawKind.SIGNS}
 _LEAST_BLOCKS = 3  # of each kind
 _TIE_BLOCKS = 16  # many and small: each looks at one step
 _TIE_SIDE = 8
@@ -95,12 +97,19 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
 
     `elements` of the result counts different dot products of the draws that have a compared element.
     """
+    return prove_beside(summing, schedule, (), extent, seed, where, kinds)[0]
+
+
+def prove_beside(summing: Summing, schedule: Term, rivals: Sequence[Term], extent: int, seed: int,
+                 where: np.ndarray[Any, Any] | None = None, kinds: Sequence[DrawKind] = PROOF_KINDS) -> tuple[Proof, tuple[Term, ...]]:
+    """`prove`, and those of the rivals that the same outputs of extreme draws do not contradict: the library is asked no more for them."""
+    left = list(rivals)
     elements = compared = differing = 0
     first: Difference | None = None
     first_draw = ""
     counts = []
     for kind in kinds:
-        draws = _draws(summing, kind, max(1, len(set(kinds) - {DrawKind.TIE, DrawKind.EXTREMES})), seed, extent)
+        draws = _draws(summing, kind, max(1, len(set(kinds) - _SMALL_KINDS)), seed, extent)
         counts.append((str(kind), len(draws)))
         make(draws)
         outs = summing.outputs([(d, None) for d in draws])
@@ -110,8 +119,10 @@ def prove(summing: Summing, schedule: Term, extent: int, seed: int, where: np.nd
             differing += result.differing
             if first is None and result.first is not None:
                 first, first_draw = result.first, draw.name
+        if kind in (DrawKind.EXTREMES, DrawKind.SIGNS):
+            left = [r for r in left if all(c.identical for c in compare_draws(r, draws, outs, summing.output_dtype, where))]
     outcome = Outcome.REFUTED if differing else Outcome.CONFIRMED
-    return Proof(outcome, tuple(counts), elements, compared, differing, first, first_draw, seed)
+    return Proof(outcome, tuple(counts), elements, compared, differing, first, first_draw, seed), tuple(left)
 
 
 def refuted(proof: Proof, first: Difference | None) -> Proof:
@@ -124,10 +135,10 @@ def refuted(proof: Proof, first: Difference | None) -> Proof:
 
 def _draws(summing: Summing, kind: DrawKind, ordinary: int, seed: int, extent: int) -> list[Draw]:
     """Draws of one kind, enough that the `ordinary` kinds alone make a confirmation; blocks of ties and extremes are small."""
-    if kind is DrawKind.EXTREMES:
+    if kind in (DrawKind.EXTREMES, DrawKind.SIGNS):
         rows, columns = sides(summing.m, summing.n, _EXTREME_SIDE**2, _EXTREME_SIDE)
-        count = max(1, min(_EXTREME_BLOCKS, _EXTREME_PRODUCTS // (rows * columns * summing.k)))
-    elif kind is DrawKind.TIE:
+        count = extreme_blocks(rows, columns, summing.k)
+    elif kind in (DrawKind.TIE, DrawKind.PAIR):
         count = _TIE_BLOCKS
         rows, columns = sides(summing.m, summing.n, _TIE_SIDE**2, _TIE_SIDE)
     else:
@@ -135,6 +146,11 @@ def _draws(summing: Summing, kind: DrawKind, ordinary: int, seed: int, extent: i
         rows, columns = sides(summing.m, summing.n, -(-LEAST_ELEMENTS // (ordinary * count)), _SIDE)
     return [draw for index in range(count) for draw in windows(
         summing.m, summing.n, Block(rows, columns, summing.k, summing.input_dtype, kind, seed, index, extent))]
+
+
+def extreme_blocks(rows: int, columns: int, k: int) -> int:
+    """How many blocks of extreme values one round takes."""
+    return max(1, min(_EXTREME_BLOCKS, _EXTREME_PRODUCTS // (rows * columns * k)))
 
 
 def sides(m: int, n: int, elements: int, most: int) -> tuple[int, int]:

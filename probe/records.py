@@ -26,7 +26,7 @@ POINT_VERSION = 1
 COLUMNS: dict[str, str] = {
     "version": "int64", "date": "string",
     "m": "int64", "n": "int64", "k": "int64", "input_dtype": "string", "output_dtype": "string", "layout": "string",
-    "fast_accumulation": "bool", "problem": "string", "preference": "string",
+    "fast_accumulation": "bool", "problem": "string", "preference": "string", "forced": "string",
     "sm": "string", "sm_count": "int64", "device_name": "string", "driver": "string", "library": "string",
     "library_version": "string", "library_sha256": "string",
     "algo_id": "int64", "tile": "int64", "splitk_num": "int64", "reduction_scheme": "int64", "swizzling": "int64",
@@ -113,6 +113,11 @@ class Point:
         return Outcome.CONFIRMED
 
     @property
+    def forced(self) -> str:
+        """What the caller forced of the answer, "splitk_num=4"; "" where the library picked it."""
+        return "" if self.preference.forced is None else str(self.preference.forced)
+
+    @property
     def exit_code(self) -> ExitCode:
         return ExitCode.OK if self.outcome is Outcome.CONFIRMED else ExitCode.NOT_CONFIRMED
 
@@ -166,7 +171,7 @@ def row_of(point: Point, result: ClassResult) -> dict[str, Any]:
     return {
         "version": POINT_VERSION, "date": point.date,
         "m": p.m, "n": p.n, "k": p.k, "input_dtype": str(p.a_dtype), "output_dtype": str(p.d_dtype), "layout": str(p.layout),
-        "fast_accumulation": p.fast_accumulation, "problem": p.to_json(), "preference": point.preference.to_json(),
+        "fast_accumulation": p.fast_accumulation, "problem": p.to_json(), "preference": point.preference.to_json(), "forced": point.forced,
         "sm": t.sm, "sm_count": t.sm_count, "device_name": t.device_name, "driver": t.driver, "library": str(t.library),
         "library_version": t.version, "library_sha256": t.sha256,
         "algo_id": a.algo_id, "tile": a.tile, "splitk_num": a.splitk_num, "reduction_scheme": a.reduction_scheme,

@@ -36,6 +36,8 @@ _ROWS: dict[int, dict[DType, Row]] = {
 _MAX_FRACTION_BITS = 40  # the int64 sum of 64 products then stays exact in float64
 _SMALL_ITEM = 1 << 13  # outputs of a batch item below which its calls cost more than its arithmetic
 _TINY_ITEM = 1 << 8  # outputs of an item below which even the exact path is faster on all items at once than item by item
+_SPLIT_STEPS = 64  # steps whose operands are split at once, which costs more than the rest where it is done step by step
+Split = tuple[Array, Array]  # significands, exponents
 _EXACT_ELEMENTS = 1 << 20  # products held at once by the exact path on a CPU: int64 temporaries of 8 MiB
 _EXACT_ELEMENTS_GPU = 1 << 26
 
@@ -68,7 +70,8 @@ def fused_sum(acc: Array, a: Array, b: Array, row: Row, dtype: DType) -> Array:
     xp = _check(acc, a, b, row, dtype)
     if a.shape[-1] > row.products:
         raise UsageError(f"{a.shape[-1]} products in one step, the row takes {row.products}", "use chain")
-    return _exact_step(xp, acc, a, b, row, format_of(dtype).emin)
+    emin = format_of(dtype).emin
+    return _exact_step(xp, acc, a, b, _split(xp, a, emin), _split(xp, b, emin), row)
 
 
 def chain(acc: Array, a: Array, b: Array, row: Row, dtype: DType, width: int | None = None) -> Array:
@@ -128,7 +131,7 @@ def add_rn(dtype: DType, x: Array, y: Array) -> Array:
     xp = array_module(x)
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype is DType.FP32 and xp is np:
-            return _canonical(np, x + y)
+            return canonical_nan(np, x + y)
         total = _sum_to_odd(xp, widen(x), widen(y))
         return decode(encode_rn(total, dtype), dtype)
 
@@ -145,7 +148,7 @@ def _sum_to_odd(xp: ModuleType, x: Array, y: Array) -> Array:
     return xp.where(move, bits + step, bits).view(xp.float64)
 
 
-def _canonical(xp: ModuleType, values: Array) -> Array:
+def canonical_nan(xp: ModuleType, values: Array) -> Array:
     bits = values.view(xp.uint32)
     return xp.where(xp.isnan(values), xp.uint32(0x7FFFFFFF), bits).view(xp.float32)
 
@@ -220,12 +223,17 @@ def _chain_exact(
         b_part = b[i:i + items] if len(b) > 1 else b
         for r in range(0, m, rows):
             part = acc[i:i + items, r:r + rows]
-            for k in range(0, a.shape[-1], width):
-                a_step, b_step = a_part[:, r:r + rows, k:k + width], b_part[:, k:k + width]
-                part[...] = _exact_step(xp, part, a_step, b_step, row, emin)
+            for first in range(0, a.shape[-1], _SPLIT_STEPS * width):
+                some = slice(first, first + _SPLIT_STEPS * width)
+                a_some, b_some = a_part[:, r:r + rows, some], b_part[:, some]
+                a_split, b_split = _split(xp, a_some, emin), _split(xp, b_some, emin)
+                for k in range(0, a_some.shape[-1], width):
+                    ks = slice(k, k + width)
+                    a_parts, b_parts = (a_split[0][..., ks], a_split[1][..., ks]), (b_split[0][:, ks], b_split[1][:, ks])
+                    part[...] = _exact_step(xp, part, a_some[..., ks], b_some[:, ks], a_parts, b_parts, row)
 
 
-def _split(xp: ModuleType, values: Array, emin: int) -> tuple[Array, Array]:
+def _split(xp: ModuleType, values: Array, emin: int) -> Split:
     """float32 to (signed significand with 23 fraction bits, int64; exponent, int32). Zero, Inf, NaN:
     significand 0.
     """
@@ -239,11 +247,12 @@ def _split(xp: ModuleType, values: Array, emin: int) -> tuple[Array, Array]:
     return xp.where(raw < 0, -significand, significand), xp.maximum(exponent, emin)
 
 
-def _exact_step(xp: ModuleType, acc: Array, a: Array, b: Array, row: Row, emin: int) -> Array:
-    """The definition, in int64. Products have 46 fraction bits before the cut, the accumulator 23."""
+def _exact_step(xp: ModuleType, acc: Array, a: Array, b: Array, a_split: Split, b_split: Split, row: Row) -> Array:
+    """The definition, in int64, of operands and what `_split` makes of them. Products have 46 fraction bits before the cut, the
+    accumulator 23.
+    """
     cut_bits = row.fraction_bits
-    sa, ea = _split(xp, a, emin)
-    sb, eb = _split(xp, b, emin)
+    (sa, ea), (sb, eb) = a_split, b_split
     sc, ec = _split(xp, acc, -126)
     product = sa[..., :, :, None] * sb[..., None, :, :]
     exponent = ea[..., :, :, None] + eb[..., None, :, :]
@@ -289,4 +298,4 @@ def _with_specials(xp: ModuleType, rounded: Array, acc: Array, a: Array, b: Arra
     with np.errstate(invalid="ignore"):
         total = (kind(a)[..., :, :, None] * kind(b)[..., None, :, :]).sum(axis=-2) + kind(acc)
     infinite = xp.where(xp.isinf(total), total, rounded)
-    return _canonical(xp, xp.where(xp.isnan(total), xp.float32(np.nan), infinite).astype(xp.float32))
+    return canonical_nan(xp, xp.where(xp.isnan(total), xp.float32(np.nan), infinite).astype(xp.float32))

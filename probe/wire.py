@@ -12,7 +12,7 @@ import traceback
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -28,6 +28,9 @@ from probe.proof import Outcome, Proof
 from probe.records import POINT_VERSION, ClassResult, Evidence, Phase, Point
 from probe.schedule import Term, term_from_json, term_to_json
 from probe.target import Target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -132,12 +135,13 @@ def point_from_document(document: Mapping[str, Any]) -> Point:
     return Point(
         problem=Problem.from_document(document["problem"]), preference=Preference.from_document(document["preference"]),
         target=Target.from_document(document["target"]), answer=Answer.from_document(document["answer"]),
-        capture=Capture.from_document(document["capture"]), classes=tuple(map(_result_from_document, document["classes"])),
+        capture=Capture.from_document(document["capture"]), classes=tuple(map(result_from_document, document["classes"])),
         phases=tuple(Phase(**phase) for phase in document["phases"]),
         **{name: document[name] for name in ("found_by", "announcement", "seed", "exhaustive", "date")})
 
 
-def _result_from_document(document: Mapping[str, Any]) -> ClassResult:
+def result_from_document(document: Mapping[str, Any]) -> ClassResult:
+    """One class of a point's JSON."""
     desc, proof = document["gemm_desc"], document["proof"]
     same = ("elements", "family", "instrument", "candidates", "settling_draws", "settling_elements")
     return ClassResult(
@@ -218,6 +222,20 @@ def asking(problems: Sequence[Problem], preference: Preference) -> Request[tuple
         return tuple(value_or_declined(one, Answer.from_document) for one in reply)
 
     return Request("ask", {"problems": [p.to_document() for p in problems], "preference": preference.to_document()}, read)
+
+
+def asking_batch(questions: Document, distinct: bool) -> Request[pa.RecordBatch]:
+    """What does the cost model return for a batch? questions: {"listed": Questions.to_document()}, or {"seed", "regimes", "begin", "end"}
+    of a stream without a list. distinct: the different answers alone."""
+    from probe.answering import COLUMNS, DISTINCT_COLUMNS, batch_from_text
+
+    columns = DISTINCT_COLUMNS | {"first": "int64"} if distinct else COLUMNS
+    count = len(questions["listed"]["index"]) if "listed" in questions else questions["end"] - questions["begin"]
+
+    def read(reply: str) -> pa.RecordBatch:
+        return batch_from_text(reply, columns, None if distinct else count)
+
+    return Request("ask_batch", questions | {"distinct": distinct}, read)
 
 
 def capturing(problem: Problem, preference: Preference, answer: Answer) -> Request[Capture | Declined]:

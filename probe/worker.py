@@ -16,12 +16,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from itertools import product
 from typing import Any, TextIO
 
 import numpy as np
 
 from probe.answer import Answer
+from probe.answering import Answering, batch_to_text, distinct
 from probe.contrast import contrast
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.oracle import Opened, open_oracle
@@ -29,7 +31,9 @@ from probe.pipeline import Stream, stream_of, walk_problem
 from probe.preference import Preference
 from probe.problem import Problem
 from probe.proof import prove
+from probe.questions import Questions, draw
 from probe.records import Point
+from probe.stream import ProblemStream, RandomRegime
 from probe.walks.agreement import agreement
 from probe.wire import (
     PROTOCOL,
@@ -54,14 +58,15 @@ class Worker:
 
     def __init__(self, open_library: Callable[[], Opened]) -> None:
         self._opened: Opened | None = None
+        self._answering: Answering | None = None
         self._failure: Exception | None = None
         try:
             self._opened = open_library()
         except Exception as error:
             self._failure = error
         self._operations: dict[str, Callable[[Document, Say], Any]] = {
-            "identify": self._identify, "ask": self._ask, "capture": self._capture, "walk": self._walk, "prove": self._prove,
-            "contrast": self._contrast}
+            "identify": self._identify, "ask": self._ask, "ask_batch": self._ask_batch, "capture": self._capture, "walk": self._walk,
+            "prove": self._prove, "contrast": self._contrast}
 
     def reply(self, request: Document, step: Say = lambda name: None) -> Document:
         """{"ok": value} or {"error": {...}}, without the id. step: called with the name of each step of a walk."""
@@ -89,6 +94,16 @@ class Worker:
         preference = Preference.from_document(request["preference"])
         answers = [self.opened.oracle.ask(Problem.from_document(one), preference) for one in request["problems"]]
         return [declined_document(a) if isinstance(a, Declined) else a.to_document() for a in answers]
+
+    def _ask_batch(self, request: Document, step: Say) -> str:
+        if self._answering is None:
+            self._answering = Answering(self.opened.oracle)
+        if "listed" in request:
+            questions = Questions.from_document(request["listed"])
+        else:
+            questions = draw(ProblemStream(request["seed"], (), _regimes(json.dumps(request["regimes"]))), request["begin"], request["end"])
+        batch = self._answering.batch(questions)
+        return batch_to_text(distinct(batch) if request["distinct"] else batch)
 
     def _capture(self, request: Document, step: Say) -> Document:
         captured = self.opened.oracle.capture(*_call(request))
@@ -143,6 +158,11 @@ class Worker:
                 if found is not None:
                     return contrast_document(found)
         return None
+
+
+@cache
+def _regimes(text: str) -> tuple[RandomRegime, ...]:
+    return tuple(map(RandomRegime.from_document, json.loads(text)))
 
 
 def _call(request: Document) -> tuple[Problem, Answer, Preference]:

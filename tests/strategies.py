@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from probe.descriptor import Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
+from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
 from probe.problem import DType
 from probe.schedule import ZERO, Row, Term, add, fma, mma, run_of
 from probe.tensorcore import row_for
@@ -36,6 +36,31 @@ def gemm_descs(draw: st.DrawFn, sm: int = 90) -> GEMMDesc:
         return GEMMDesc(**common, k_cuts=tuple(cuts))  # type: ignore[arg-type]
     return GEMMDesc(**common, k_cuts=tuple(cuts), k_loop_step=width * draw(st.sampled_from([1, 2, 4, 8])),  # type: ignore[arg-type]
                     short_turn=draw(st.sampled_from(list(ShortTurn))), use_fast_accum=draw(st.integers(0, 3)) > 0)
+
+
+_JOINS = [(Join.BUTTERFLY, Direction.UP), (Join.BUTTERFLY, Direction.DOWN),
+          (Join.CHAIN, Direction.FORWARD), (Join.CHAIN, Direction.BACKWARD)]
+
+
+@st.composite
+def lane_descs(draw: st.DrawFn) -> GEMMDesc:
+    """Lanes of single multiply-adds: tiles of 1 to 8, 2 to 512 lanes, every join; in a split, in groups, closed every so many indices."""
+    dtype = draw(st.sampled_from([DType.FP16, DType.BF16]))
+    width = draw(st.sampled_from([1, 1, 2, 3, 4, 8]))
+    count = draw(st.sampled_from([2, 3, 4, 5, 8, 16, 32, 32, 64, 100, 128, 256, 512]))
+    join, direction = draw(st.sampled_from(_JOINS))
+    cuts = [KCut(width, CutLayout.STRIDED, count, join, direction)]
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
+        cuts.insert(0, KCut(width * count * draw(st.integers(2, 5)), CutLayout.CONTIGUOUS, None, *draw(st.sampled_from(_JOINS))))
+    elif kind == 1 and count % 4 == 0:
+        cuts = [KCut(width * count // 4, CutLayout.STRIDED, 4, *draw(st.sampled_from(_JOINS))),
+                KCut(width, CutLayout.STRIDED, count // 4, join, direction)]
+    if draw(st.integers(0, 2)) == 0:
+        cuts.append(KCut(width * draw(st.integers(2, 6))))
+    k = draw(st.integers(2, min(4000, 8 * width * count)))
+    return GEMMDesc(k=k, k_summed=k, input_dtype=dtype, output_dtype=DType.FP32, row=None, instruction_k=1, instruction=Instruction.FMA,
+                    k_cuts=tuple(cuts))
 
 
 @st.composite

@@ -102,6 +102,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *h, Attributes *d, Layout *a, Layout *b,
   if (n > 1) { fill(&r[1], 23, 1, s); *got = 2; }
   return 0; }
 int cublasLtMatmulAlgoGetIds(void) { return NONE; }
+int cublasLtMatmulAlgoCapGetAttribute(Result *r, int which, void *v, size_t size, size_t *w) { return BAD; }
 int cublasLtMatmulAlgoInit(void *h, int compute, int scale, int a, int b, int c, int d, int id, Result *r) {
   memset(r->algo, 0, 64); r->algo[0] = id; return 0; }
 int cublasLtMatmulAlgoCheck(void *h, Attributes *d, Layout *a, Layout *b, Layout *c, Layout *e, Result *algo, Result *r) {

@@ -13,7 +13,7 @@ from probe.descriptor import Direction, GEMMDesc, Instruction, KCut
 from probe.errors import Declined, DeclineReason
 from probe.inputs.operands import Operands
 from probe.oracle import Opened, SimulatedOracle
-from probe.pipeline import walk_problem
+from probe.pipeline import Stream, stream_of, walk_problem
 from probe.preference import Preference
 from probe.problem import DType, Problem
 from probe.proof import Outcome
@@ -195,3 +195,24 @@ class _Drifting(Patchwork):
                 self.labels = np.ones_like(self.labels)
             out += super().outputs([one])
         return out
+
+
+def test_orders_that_two_draws_do_not_tell_apart_are_told_apart_once_the_proof_fails() -> None:
+    """Columns at odd alignments in an order that is nearly that of the others: read as one class, refuted by bytes, looked at again."""
+    labels = np.tile(np.arange(12) % 2, (4, 1))
+    orders = [desc(48, output=DType.FP16), desc(48, output=DType.FP16, k_cuts=(KCut(32),))]
+
+    def summing() -> Patchwork:
+        return Patchwork(labels, [one.schedule() for one in orders], 48, DType.FP16, DType.FP16)
+
+    def classes(seed: int) -> int:
+        got = agreement(summing(), stream_of(seed, Stream.AGREE))
+        assert isinstance(got, Agreement)
+        return got.classes
+
+    missed = [seed for seed in range(300) if classes(seed) == 1][:2]
+    assert missed
+    for seed in missed:
+        point = walk(Problem.gemm(4, 12, 48, DType.FP16), summing(), seed)
+        assert isinstance(point, Point) and point.outcome is Outcome.CONFIRMED and len(point.classes) == 2
+        assert {canonical(c.desc) for c in point.classes if c.desc is not None} == {canonical(one) for one in orders}

@@ -99,7 +99,7 @@ def test_a_walk_comes_back_whole_and_tells_its_steps(sim: Child) -> None:
     steps: list[str] = []
     walked = sim.call(walking(SMALL, PLAIN, 7), 60, steps.append)
     assert isinstance(walked, Walked) and not isinstance(here, Declined)
-    assert steps == ["ask", "capture", "prepare", "agree", "walk", "settle", "prove"]
+    assert steps == ["ask", "capture", "prepare", "agree", "walk", "recover", "settle", "prove", "record"]
     moving = {"date", "walk_seconds", "seconds"}
     mine, its = (row_of(point, point.classes[0]) for point in (here, walked.point))
     assert {k: v for k, v in mine.items() if k not in moving} == {k: v for k, v in its.items() if k not in moving}

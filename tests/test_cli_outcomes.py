@@ -170,8 +170,8 @@ def test_an_arithmetic_that_is_not_among_the_candidates_is_not_confirmed(monkeyp
 
 
 def test_ambiguous_exits_1_and_lists_what_stands(monkeypatch: Patch, capsys: Caught) -> None:
-    monkeypatch.setattr("probe.recovery.settle._ROUNDS", 0)  # no draw is compared, so nothing is refuted
-    monkeypatch.setattr("probe.recovery.settle._LAST_ROUNDS", 0)
+    monkeypatch.setattr("probe.recovery.settle.ROUNDS", ())  # no draw is compared, so nothing is refuted
+    monkeypatch.setattr("probe.pipeline.LIKE_ROUNDS", ())
     assert call(monkeypatch, Oracle()) == 1
     lines = capsys.readouterr().out.splitlines()
     assert any(line.startswith("verdict    AMBIGUOUS") for line in lines) and any(line.startswith("or ") for line in lines)

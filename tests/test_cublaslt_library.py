@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from probe.cublaslt import Library, alter, ask, find_library
 from probe.cublaslt import status as statuses
 from probe.cublaslt.algo import read_answer, read_attributes, rebuild, write_attribute
 from probe.cublaslt.ask import read_results
+from probe.cublaslt.asker import Asker, Quick
 from probe.cublaslt.descriptors import (
     C_TYPES,
+    Described,
     Extras,
     MatmulDesc,
     MatmulPreference,
@@ -32,6 +35,8 @@ from probe.errors import Declined, DeclineReason, EnvironmentProblem, LibraryErr
 from probe.names import ComputeType, DType, Epilogue, Layout, PointerMode
 from probe.preference import Preference
 from probe.problem import Problem
+from probe.questions import draw
+from probe.stream import Alignment, Axis, Output, ProblemStream, RandomRegime
 
 ROOT = Path(__file__).resolve().parent.parent
 DESC, LAYOUT, PREF = "CUBLASLT_MATMUL_DESC_", "CUBLASLT_MATRIX_LAYOUT_", "CUBLASLT_MATMUL_PREF_"
@@ -264,6 +269,54 @@ def test_layouts_are_those_of_the_transposed_call(library: Library, layout: Layo
     assert trans == [int(c == "t") for c in layout]
     assert sizes[2] == [7, 5, 7, DType.FP32.cuda_value]
     assert sizes[3] == [7, 5, 9, DType.FP32.cuda_value]
+
+
+def test_descriptors_that_stay_hold_what_new_ones_would(library: Library) -> None:
+    """Set for one problem after another, each is what `describe` makes for that problem, whatever came before."""
+    kinds = ((DType.FP16, DType.FP32, Layout.NN), (DType.E4M3, DType.BF16, Layout.TN), (DType.BF16, DType.BF16, Layout.TT))
+    sizes = ((64, 64, 64), (16, 4096, 64), (16, 16, 300000 // 16 * 16), (64, 64, 64), (512, 32, 16))
+    names = [LAYOUT + n for n in ("TYPE", "ROWS", "COLS", "LD", "BATCH_COUNT", "STRIDED_BATCH_OFFSET")]
+    matmul = [DESC + n for n in ("COMPUTE_TYPE", "SCALE_TYPE", "TRANSA", "TRANSB", "EPILOGUE", "FAST_ACCUM", "POINTER_MODE")]
+
+    def read(made: Described) -> list[list[int | float]]:
+        layouts = [[x.get(name) for name in names] for x in (made.first, made.second, made.c, made.d)]
+        return [*layouts, [made.matmul.get(name) for name in matmul]]
+
+    with Asker(library) as asker:
+        for m, n, k in sizes:
+            for (dtype, out, layout), more in product(kinds, (0, 32)):
+                columns = (m if layout.a_transposed else k, k if layout.b_transposed else n, n)
+                lda, ldb, ldd = (c + more for c in columns)
+                problem = Problem.gemm(m, n, k, dtype, out, layout, lda=lda, ldb=ldb, ldc=ldd, ldd=ldd)
+                kind = asker.kind(Problem.gemm(16, 16, 16, dtype, out, layout))
+                kind.sizes(m, n, k, lda, ldb, ldd)
+                with describe(library, problem, asking_extras(problem)) as fresh:
+                    assert read(kind.described) == read(fresh)
+
+
+def test_without_a_gpu_the_asker_says_what_ask_says(library: Library) -> None:
+    if _gpu(library):
+        pytest.skip("this machine has a GPU")
+    with Asker(library) as asker, pytest.raises(LibraryError, match="cublasLtCreate"):
+        asker.ask(asker.kind(Problem.gemm(16, 16, 16, DType.FP16)), (8, 8, 8, 8, 8, 8), 0, 7, (256, 256, 256, 256))
+
+
+@pytest.mark.gpu
+def test_the_asker_answers_as_ask_does(library: Library) -> None:
+    axis = Axis(16, 4096, multiple=2)
+    regime = RandomRegime("any", axis, axis, Axis(16, 20000), (DType.FP16, DType.BF16, DType.E4M3), (Output.SAME, Output.FP32),
+                          tuple(Layout), (False, True), (0, 2**25), (2, 7), (0, 16), (0, 64), tuple(Alignment))
+    questions = draw(ProblemStream(5, (), (regime,)), 0, 400)
+    with Asker(library) as asker:
+        for place, (kind, (m, n, k, lda, ldb, ldd, _, _, _, workspace, mask, a, b, d)) in enumerate(questions.each()):
+            got = asker.ask(asker.kind(kind.problem()), (m, n, k, lda, ldb, ldd), workspace, mask, (a, b, d, d))
+            asked = questions.asked(place)
+            want = ask(library, asked.problem, asked.preference)
+            if isinstance(want, Answer):
+                assert isinstance(got, Quick)
+                assert (got.attributes, got.workspace_bytes, got.waves) == (want.attributes, want.workspace_bytes, want.waves)
+            else:
+                assert got is want.reason
 
 
 def test_everything_a_problem_says_is_set_on_the_descriptors(library: Library) -> None:

@@ -379,9 +379,11 @@ def test_what_is_ambiguous_is_walked_again_on_other_draws(times: int, verdict: V
     blind = f"""
         walks = 0
         def capture(self, problem, answer, preference):
+            import probe.pipeline as pipeline
             import probe.recovery.settle as settle
             self.walks += 1
-            settle._ROUNDS, settle._LAST_ROUNDS = (0, 0) if self.walks <= {times} else (3, 1)
+            self.rounds = getattr(self, "rounds", (settle.ROUNDS, pipeline.LIKE_ROUNDS))
+            settle.ROUNDS, pipeline.LIKE_ROUNDS = ((), ()) if self.walks <= {times} else self.rounds
             return super().capture(problem, answer, preference)
     """
     with Child("sim") as a, child(tmp_path, blind) as b:

@@ -422,5 +422,5 @@ def test_the_text_keeps_apart_what_rounds_apart() -> None:
     backward = _long(48, k_cuts=(KCut(16, direction=Direction.BACKWARD),))
     assert render_text(backward.schedule()) == "(0 | 0..15) + ((0 | 16..31) + (0 | 32..47)) -> fp16"
     assert render_text(mma(ZERO, ROW, (run_of((0, 1, 4, 5)),))) == "0 | {0,1,4,5}"
-    assert render_text(Call("gelu", (Mul(3),))) == "gelu(3)"
-    assert render_text(fold(ZERO, DType.FP32, Mul(0), 5, 1)) == "0 + (0) + (1) + ... + (4)"
+    assert render_text(Call("gelu", (Mul(3),))) == "gelu(p3)"
+    assert render_text(fold(ZERO, DType.FP32, Mul(0), 5, 1)) == "0 + (p0) + (p1) + ... + (p4)"

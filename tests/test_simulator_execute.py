@@ -28,6 +28,7 @@ from probe.schedule.terms import (
     shift,
 )
 from probe.simulator import execute, execute_exact
+from probe.simulator.sparse import kept_indices
 from probe.tensorcore import row_for
 
 K, BASE = 64, 24  # schedules start within BASE indices, the copies of nested folds reach further
@@ -203,3 +204,36 @@ def test_mistakes_are_refused():
         execute(Mul(0), a, b, DType.E4M3)
     with pytest.raises(UsageError):
         execute(Mul(0), a, b, DType.E5M2)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(DType.FP16, 1.0), (DType.BF16, 1.0),
+                                               pytest.param(DType.BF16, 2.0**-75, marks=pytest.mark.slow)])
+def test_zeros_of_a_long_sum_are_left_out_without_a_change_of_bits(dtype: DType, scale: float) -> None:
+    """Zeros of both signs, tiny bf16 products that round to -0; lanes, slices, folds. A row of ones makes every index be added."""
+    rng = np.random.default_rng(8)
+    k = 40_000
+    lanes = [fma(ZERO, (Run(j, (0,), 10_000, 4),)) for j in range(4)]
+    slices = [fma(ZERO, (Run(8 * j, tuple(range(8)), 2500, 16),)) for j in range(2)]
+    chunk = fma(ZERO, (Run(0, (0,), 100, 1),))
+    terms = [add(DType.FP32, add(DType.FP32, lanes[0], lanes[2]), add(DType.FP32, lanes[1], lanes[3])), add(DType.FP32, *slices),
+             fold(chunk, DType.FP32, shift(chunk, 100), 399, 100), cast(DType.FP16, fold(cast(DType.FP16, chunk), DType.FP32,
+             cast(DType.FP16, shift(chunk, 100)), 399, 100)), fma(ZERO, (Run(0, (0,), k, 1),))]
+    a, b = np.zeros((2, k), np.float32), np.where(rng.integers(0, 2, (k, 2)) == 0, 1.0, -1.0).astype(np.float32) * np.float32(scale)
+    for row in a:
+        spots = rng.integers(0, k, 60)
+        row[spots] = rng.standard_normal(60) * np.exp2(rng.integers(-8, 9, 60)) * scale
+        row[spots[:20]] = -row[spots[20:40]]
+    a[1] = np.where(a[1] == 0, np.float32(-0.0), a[1])
+    a, b = encode_rn(a, dtype), encode_rn(b, dtype)
+    full = np.concatenate([a, encode_rn(np.ones((1, k), np.float32), dtype)])
+    for term in terms:
+        assert kept_indices(term, a, b, dtype) is not None or term is terms[3]
+        assert kept_indices(term, full, b, dtype) is None
+        assert (execute(term, a, b, dtype) == execute(term, full, b, dtype)[:2]).all()
+
+
+def test_an_infinity_beside_zeros_is_not_left_out():
+    a, b = np.zeros((1, 40_000), np.uint16), np.full((40_000, 1), 0x3C00, np.uint16)
+    b[7] = 0x7C00  # infinity times zero
+    got = execute(fma(ZERO, (Run(0, (0,), 40_000, 1),)), a, b, DType.FP16)
+    assert np.isnan(decode(got, DType.FP32)).all()

@@ -14,7 +14,7 @@ from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.inputs import Axis, Pair, pair_for, paper_pair
 from probe.problem import DType
-from probe.schedule import ZERO, Term, add, cast, contiguous_runs, fma, joined, leaf_count, mma, steps
+from probe.schedule import ZERO, Run, Term, add, cast, contiguous_runs, fma, joined, leaf_count, mma, steps
 from probe.simulator.library import SimulatedSumming
 from probe.tensorcore import row_for
 from probe.walks.check import every_index, predicted, random_check
@@ -233,6 +233,20 @@ def test_holes_in_two_windows_of_a_narrow_output_are_declined() -> None:
         term = mma(term, row_for(90, DType.BF16), contiguous_runs(lo, hi, 16))
     got = summed_extent(reader_for(cast(DType.BF16, term), 1000, DType.BF16, DType.BF16))
     assert isinstance(got, Declined) and "16 of 1000" in got.text
+
+
+@pytest.mark.parametrize("extent", [1, 39_000, 39_999, 40_000])
+def test_a_long_extent_is_found_by_samples_where_counting_all_of_it_takes_too_many_launches(extent: int) -> None:
+    term = fma(ZERO, (Run(0, (0,), extent, 1 if extent > 1 else 0),))
+    reader = reader_for(cast(DType.BF16, term), 40_000, DType.BF16, DType.BF16, m=1, n=1)
+    assert summed_extent(reader) == extent
+    assert reader.launches < 40_000 / 255  # which counting every window of K would take
+
+
+def test_a_hole_in_a_sampled_window_is_declined() -> None:
+    term = fma(ZERO, (Run(0, (0,), 20_000, 1), Run(24_000, (0,), 16_000, 1)))
+    got = summed_extent(reader_for(cast(DType.BF16, term), 40_000, DType.BF16, DType.BF16, m=1, n=1))
+    assert isinstance(got, Declined) and "not the last ones" in got.text
 
 
 def test_a_sum_of_nothing_is_declined() -> None:

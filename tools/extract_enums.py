@@ -51,6 +51,7 @@ ATTRIBUTES = [
     "cublasLtMatmulDescAttributes_t",
     "cublasLtMatmulPreferenceAttributes_t",
     "cublasLtMatmulAlgoConfigAttributes_t",
+    "cublasLtMatmulAlgoCapAttributes_t",
 ]
 TYPES = ("int8_t", "int16_t", "uint16_t", "int32_t", "uint32_t", "int64_t", "uint64_t", "float")
 
@@ -133,11 +134,14 @@ def members(body: str, known: dict[str, int]) -> dict[str, int]:
 
 
 def attribute_type(comment: str, name: str, enums: set[str]) -> str:
-    """The C type that a comment states for its attribute; every pointer is "void*", and one of `enums` is as wide as an int."""
+    """The C type that a comment states for its attribute; a pointer is "void*", one of `enums` is as wide as an int, an array is "T[]"."""
     found = []
     for line in comment.splitlines():
         plain = line.strip().lstrip("*").strip()
-        stated = re.match(r"(?:[A-Z][a-z ]+: )?((?:const )?\w+ ?\*|\w+)(?=[,;]|$| based on| default)", plain)
+        if plain.startswith("array of ") and plain.removeprefix("array of ") in TYPES:
+            found.append(plain.removeprefix("array of ") + "[]")
+            continue
+        stated = re.match(r"(?:[A-Z][a-z ]+: )?((?:const )?\w+ ?\*|\w+)(?=[,;]|$| based on| default| 0 means)", plain)
         if stated is None:
             continue
         if stated[1] in TYPES:

@@ -28,9 +28,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from probe.answer import Answer
-from probe.cublaslt.algo import check_answer
+from probe.answer import CONFIG_ATTRIBUTES, Answer
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
+from probe.forced import Forced
 from probe.oracle import DeviceOracle, Opened, Oracle, open_oracle
 from probe.preference import Preference
 from probe.problem import DType, Problem
@@ -164,9 +164,8 @@ def force_one(oracle: Oracle, case: dict[str, Any]) -> dict[str, Any]:
     out["own_is_the_same"] = not isinstance(own, Declined) and own.attributes == answer.attributes
     if not isinstance(own, Declined):
         out["own"] = _reading(oracle, problem, own)
-    forced: Answer | Declined = replace(answer, blob=None)  # the 64 bytes belong to the library that gave them
-    if isinstance(oracle, DeviceOracle):
-        forced = check_answer(oracle.library, problem, replace(answer, blob=None))
+    nine = Forced(**{name: getattr(answer, name) for name in CONFIG_ATTRIBUTES})  # not the 64 bytes: they belong to one library
+    forced = oracle.ask(problem, replace(PREFERENCE, forced=nine))
     out["forced"] = {"declined": str(forced)} if isinstance(forced, Declined) else _reading(oracle, problem, forced)
     out["predicted"] = predicted(Condition.OURS, problem, answer)
     return out

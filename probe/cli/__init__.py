@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from probe import __version__
-from probe.cli import bug, diff_libraries, doctor, library, walk
+from probe.cli import answers, ask, bug, campaign, compare_answers, diff_libraries, doctor, library, pack, walk
 from probe.cli.stream import emit, emit_json, say
 from probe.errors import EnvironmentProblem, ExitCode, LibraryError, UsageError
 
@@ -21,9 +21,14 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
                   help="Find, record and prove the order in which a GPU library sums a matrix multiplication.",
                   epilog="Exit codes: 0 recovered and confirmed, 1 not confirmed or ambiguous, 2 usage, 3 declined, 4 environment.")
 app.command("walk", epilog=walk.EPILOG)(walk.command)
+app.command("answers", epilog=answers.EPILOG)(answers.command)
+app.command("ask", epilog=ask.EPILOG)(ask.command)
+app.command("compare-answers", epilog=compare_answers.EPILOG)(compare_answers.command)
+app.command("pack", epilog=pack.EPILOG)(pack.command)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.command)
 app.add_typer(library.app, name="library")
 app.add_typer(bug.app, name="bug")
+app.add_typer(campaign.app, name="campaign")
 app.command("diff-libraries", epilog=diff_libraries.EPILOG)(diff_libraries.command)
 
 

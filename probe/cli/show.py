@@ -56,6 +56,7 @@ def point_lines(point: Point) -> list[Line]:
              Line("target", f"{target.device_name}, {target.sm}, {target.sm_count} SMs, driver {target.driver}")]
     found = "built into probe" if target.library is LibraryKind.SIMULATED else f"found by {point.found_by}"
     lines += _wrapped("library", f"{target.library} {target.version}, {found}, sha256 {target.sha256[:16]}")
+    lines += _memory(point)
     lines += _answer(point)
     lines += _kernels(point.capture.nodes)
     for index, result in enumerate(point.classes):
@@ -70,12 +71,30 @@ def point_lines(point: Point) -> list[Line]:
     return lines
 
 
+def _memory(point: Point) -> list[Line]:
+    """Padded rows, operands off a boundary and a stated alignment; nothing where all of it is as usual."""
+    p, preference = point.problem, point.preference
+    words = [f"rows of {x.upper()} {p.leading_dimension(x)} elements apart" for x in "abd" if getattr(p, f"ld{x}") is not None]
+    offsets = {x: getattr(p, f"{x}_offset_bytes") for x in "abd"}
+    words += [f"{x.upper()} {offset} bytes behind a 256-byte boundary" for x, offset in offsets.items() if offset]
+    promised = {x: getattr(preference, f"{x}_alignment") for x in "abd"}
+    given = {f"{x.upper()} {value}" for x, value in promised.items() if value is not None}
+    if given:
+        words.append(f"promised to the library, in bytes: {', '.join(sorted(given))}")
+    over = p.overpromised(preference)
+    if over:
+        words.append(f"more than {' and '.join(over)} {'has' if len(over) == 1 else 'have'}")
+    return _wrapped("memory", "; ".join(words)) if words else []
+
+
 def _answer(point: Point) -> list[Line]:
     """The answer with the names of the library's own release; where there is no table of that release, a line says whose names they are."""
     simulated = point.target.library is LibraryKind.SIMULATED  # its numbers are cuBLASLt's, its version is its own
     version = None if simulated else point.target.version
     note = table_for(version).note
-    return [*_wrapped("answer", point.answer.describe(version)), *(_wrapped("", note) if note else [])]
+    forced = point.preference.forced
+    asked = [] if forced is None else _wrapped("forced", f"{forced}; {forced.base}")
+    return [*asked, *_wrapped("answer", point.answer.describe(version)), *(_wrapped("", note) if note else [])]
 
 
 def _wrapped(label: str, text: str, style: str = "") -> list[Line]:

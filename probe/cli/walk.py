@@ -13,6 +13,9 @@ EPILOG = """Examples:
 probe walk --shape 64x64x4096
 probe walk --shape 1x8x11528 --out fp32 --library sim
 probe walk --shape 16x16x8192 --dtype e4m3 --json -o point.parquet
+probe walk --shape 512x512x512 --layout tn --a-offset 2 --align default
+probe walk --shape 64x64x4096 --force splitk_num=5
+probe walk --shape 64x64x4096 --force algo_id=66,splitk_num=4,reduction_scheme=2
 
 Exit codes: 0 recovered and confirmed, 1 not confirmed or ambiguous, 2 usage, 3 declined, 4 environment."""
 
@@ -26,12 +29,24 @@ def command(
     workspace: Annotated[str, typer.Option(help="Workspace that the library may use, for example 32MiB or 0.")] = "32MiB",
     reduction_schemes: Annotated[int, typer.Option(help="Allowed split-K reduction schemes, as a sum: 1 in place, 2 compute type, "
                                                         "4 output type.")] = 7,
+    lda: Annotated[int | None, typer.Option(help="Elements between two rows of A as stored. Default: packed.")] = None,
+    ldb: Annotated[int | None, typer.Option(help="The same of B.")] = None,
+    ldd: Annotated[int | None, typer.Option(help="The same of the output.")] = None,
+    a_offset: Annotated[int, typer.Option(help="Bytes from a 256-byte boundary to the first element of A.")] = 0,
+    b_offset: Annotated[int, typer.Option(help="The same of B.")] = 0,
+    d_offset: Annotated[int, typer.Option(help="The same of the output.")] = 0,
+    align: Annotated[str, typer.Option(help="Alignment that the library may count on: true (that of these addresses), default (256 bytes, "
+                                            "as of a caller who says nothing) or bytes.")] = "true",
+    force: Annotated[str | None, typer.Option(help="Attributes of the answer to insist on, splitk_num=4,...: varied from the library's own "
+                                                   "answer or, with algo_id=N, from that algorithm's defaults.")] = None,
     library: Annotated[str | None, typer.Option(help="cu12, cu13, a name or version prefix (12.8) of a stored or installed library, a "
                                                      "path, sim or sim-2. Default: the GPU and the installed library, or, announced, the "
                                                      "simulated one.")] = None,
     gpu: Annotated[int, typer.Option(help="Number of the GPU.")] = 0,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Read every index instead of only what is still open.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws. Default: a fresh one, which the record names.")] = None,
+    time_limit: Annotated[float | None, typer.Option(help="Seconds for a walk in a child process. Default: no child and no limit, but 300 "
+                                                          "for what may fault or hang (--force, --align beyond the truth).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, also for a decline or a failure.")] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the point to a new .parquet or .json file as well.")] = None,
 ) -> None:
@@ -43,8 +58,9 @@ def command(
 
     with progress_line() as progress:
         point = walk(shape, dtype, out, layout, workspace_bytes=_bytes(workspace), reduction_schemes=reduction_schemes,
-                     fast_accumulation=fast_accumulation, library=library, gpu=gpu, exhaustive=exhaustive, seed=seed, output=output,
-                     progress=progress, notice=say)
+                     fast_accumulation=fast_accumulation, lda=lda, ldb=ldb, ldd=ldd, a_offset=a_offset, b_offset=b_offset,
+                     d_offset=d_offset, align=align, force=force, library=library, gpu=gpu, exhaustive=exhaustive, seed=seed,
+                     time_limit=time_limit, output=output, progress=progress, notice=say)
     if isinstance(point, Declined):
         say(f"declined: {point}")
         if as_json:

@@ -4,6 +4,7 @@ from probe.cublaslt.algo import alter, check_answer
 from probe.cublaslt.ask import ask, ask_many
 from probe.cublaslt.descriptors import Extras
 from probe.cublaslt.find import Found, find_library
+from probe.cublaslt.force import algorithm_ids, capabilities, force
 from probe.cublaslt.library import Library
 from probe.cublaslt.run import PreparedMatmul
 
@@ -12,9 +13,12 @@ __all__ = [
     "Found",
     "Library",
     "PreparedMatmul",
+    "algorithm_ids",
     "alter",
     "ask",
     "ask_many",
+    "capabilities",
     "check_answer",
     "find_library",
+    "force",
 ]

@@ -65,6 +65,27 @@ def read_answer(library: Library, result: HeuristicResult) -> Answer:
     )
 
 
+def type_numbers(problem: Problem) -> tuple[int, ...]:
+    """Compute type, scale type and the dtypes of A, B, C, D as GetIds and Init take them; the call's A is our B."""
+    p = problem
+    types = (p.scale_type, p.b_dtype, p.a_dtype, p.c_dtype, p.d_dtype)
+    return p.compute_type.cublas_value, *(t.cuda_value for t in types)
+
+
+def initialised(library: Library, problem: Problem, algo_id: int) -> MatmulAlgo:
+    """The algorithm of that number with the library's defaults (cublasLtMatmulAlgoInit).
+
+    Only the dtypes of the problem count. Needs a GPU. Raises LibraryError where the library has no such
+    algorithm for them.
+    """
+    algo = MatmulAlgo()
+    code = library.functions.cublasLtMatmulAlgoInit(
+        library.handle, *type_numbers(problem), algo_id, ctypes.byref(algo)
+    )
+    status.check("cublasLtMatmulAlgoInit", code)
+    return algo
+
+
 def rebuild(library: Library, problem: Problem, answer: Answer) -> MatmulAlgo:
     """The algorithm struct of an answer, from its blob, or without one from its nine attributes.
 
@@ -75,14 +96,7 @@ def rebuild(library: Library, problem: Problem, answer: Answer) -> MatmulAlgo:
     if answer.blob is not None:
         algo = MatmulAlgo.from_buffer_copy(answer.blob)
     else:
-        algo = MatmulAlgo()
-        p = problem
-        # the call's A is our B
-        types = [t.cuda_value for t in (p.scale_type, p.b_dtype, p.a_dtype, p.c_dtype, p.d_dtype)]
-        code = library.functions.cublasLtMatmulAlgoInit(
-            library.handle, p.compute_type.cublas_value, *types, answer.algo_id, ctypes.byref(algo)
-        )
-        status.check("cublasLtMatmulAlgoInit", code)
+        algo = initialised(library, problem, answer.algo_id)
         for name in CONFIG_ATTRIBUTES:
             if name != "algo_id":
                 write_attribute(library, algo, name, getattr(answer, name))

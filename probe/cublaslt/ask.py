@@ -28,7 +28,8 @@ def ask(
     preference: Preference,
     alignments: tuple[int, int, int, int] | None = None,
 ) -> Answer | Declined:
-    """The library's first choice, as cublasLtMatmul callers get it (one result requested).
+    """The library's first choice, as cublasLtMatmul callers get it (one result requested), whatever the preference
+    forces: that is for `probe.cublaslt.force.force`.
 
     alignments: bytes, of A, B, C, D; None takes the preference's, or the problem's offsets where it has none.
     Declines with NO_ALGORITHM where the library offers nothing and UNSUPPORTED where it calls the combination
@@ -64,16 +65,23 @@ def ask_many(
         return read_results(library, problem, code, results, count.value)
 
 
+def refused(code: int) -> DeclineReason | None:
+    """What a status of the heuristic means for the question; None for success and for a failure."""
+    if code == status.NOT_SUPPORTED:
+        return DeclineReason.NO_ALGORITHM
+    return DeclineReason.UNSUPPORTED if code in (status.INVALID_VALUE, status.ARCH_MISMATCH) else None
+
+
 def read_results(
     library: Library, problem: Problem, code: int, results: ctypes.Array[HeuristicResult], count: int
 ) -> tuple[Answer, ...] | Declined:
     """What a heuristic call said: its status `code`, and `count` results, each with a state of its own."""
     known = status.describe(code)
-    if code == status.NOT_SUPPORTED:
+    if refused(code) is DeclineReason.NO_ALGORITHM:
         return Declined(
             DeclineReason.NO_ALGORITHM, f"the library has no algorithm for {problem.key}: {known.name}", _HINT
         )
-    if code in (status.INVALID_VALUE, status.ARCH_MISMATCH):
+    if refused(code) is DeclineReason.UNSUPPORTED:
         return Declined(
             DeclineReason.UNSUPPORTED,
             f"the library refuses {problem.key}: {known.name}, {known.meaning}",

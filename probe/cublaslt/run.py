@@ -25,7 +25,9 @@ class PreparedMatmul:
     """An answer, ready to launch on the CUDA device that is current. Close it, or use it in `with`.
 
     preference: the one the answer was given for; its alignments are what every launch is held to, for a
-    misaligned operand can poison the CUDA context. extras: the device addresses that the problem needs beyond
+    misaligned operand can poison the CUDA context. Where it promises more than the problem's offsets have
+    (`Problem.overpromised`), the offsets are what a launch is held to, and the kernel may fault: that is
+    for a child process. extras: the device addresses that the problem needs beyond
     the operands; they are fixed here.
     """
 
@@ -44,7 +46,9 @@ class PreparedMatmul:
         self._algo = rebuild(library, problem, answer)
         self._handle = library.handle
         self._described = describe(library, problem, extras)
-        self._alignments = problem.alignments(preference)
+        promised = problem.alignments(preference)
+        a, b, c, d = (min(p, problem.alignment(x)) for p, x in zip(promised, "abcd", strict=True))
+        self._alignments = a, b, c, d
         self._alpha, self._beta, self._keep = _scalars(problem, extras)
         # Looked up once: 13 of the 16 arguments never change.
         self._matmul: Any = library.functions.cublasLtMatmul

@@ -72,6 +72,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         c_int,
         [ctypes.POINTER(MatmulAlgo), c_int, _P, c_size_t, ctypes.POINTER(c_size_t)],
     ),
+    "cublasLtMatmulAlgoCapGetAttribute": (
+        c_int,
+        [ctypes.POINTER(MatmulAlgo), c_int, _P, c_size_t, ctypes.POINTER(c_size_t)],
+    ),
     # handle, desc, alpha, A, Adesc, B, Bdesc, beta, C, Cdesc, D, Ddesc, algo, workspace, bytes, stream
     "cublasLtMatmul": (
         c_int,

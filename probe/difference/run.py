@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from probe.answer import Answer
+from probe.apart import finished
 from probe.children import Child
 from probe.contrast import Contrast
 from probe.difference.file import Journal, check_dataset, header_of, write_dataset
@@ -33,7 +34,7 @@ from probe.difference.rows import (
     row_of,
     same_order,
 )
-from probe.errors import Declined, DeclineReason, EnvironmentProblem, ExitCode, LibraryError, UsageError
+from probe.errors import Declined, ExitCode, UsageError
 from probe.oracle import SIMULATED_LIBRARIES
 from probe.preference import Preference
 from probe.proof import Outcome, Proof
@@ -41,7 +42,7 @@ from probe.records import now
 from probe.regimes import Case, Chosen, cases_of
 from probe.target import Target
 from probe.values import check_int
-from probe.verbs import MAX_SEED
+from probe.verbs import MAX_SEED, check_time
 from probe.wire import Request, Walked, asking, contrasting, proving, walking
 
 T = TypeVar("T")
@@ -103,8 +104,7 @@ def diff_libraries(a: str, b: str, shapes: str | Path, dtype: str | None = None,
         raise UsageError(f"simulated libraries run on no GPU, so there is no number {gpu}", "leave out gpu, or name another library")
     if seed is not None:
         check_int("seed", seed, 0, MAX_SEED)
-    if isinstance(time_limit, bool) or not 0 < time_limit < 10**6:
-        raise UsageError(f"time_limit = {time_limit!r} is no time", "seconds, more than 0")
+    check_time("time_limit", time_limit)
     path = None if output is None else Path(output)
     if path is not None:
         check_dataset(path)
@@ -202,7 +202,7 @@ class _Comparison:
                     child.begin(request, self._limit)
                     begun.append((side, request, seed))
             for side, request, seed in begun:
-                walked = _finished(self._children[side], request)
+                walked = finished(self._children[side], request)
                 got[side] = walked, seed
         return got[0], got[1]
 
@@ -212,13 +212,4 @@ class _Comparison:
 
     def _call(self, child: Child, request: Request[T]) -> T | Declined:
         child.begin(request, self._limit)
-        return _finished(child, request)
-
-
-def _finished(child: Child, request: Request[T]) -> T | Declined:
-    """What the device or the library fails at declines this problem, and the child is new for the next; a child that cannot be started
-    at all ends the run, in `begin`."""
-    try:
-        return child.finish(request)
-    except (EnvironmentProblem, LibraryError) as error:
-        return Declined(DeclineReason.CANNOT_RUN, str(error))
+        return finished(child, request)

@@ -13,6 +13,7 @@ import numpy as np
 
 from probe.errors import UsageError
 from probe.formats import bits_dtype, encode_rn, format_of
+from probe.inputs.special import pair_lines, sign_lines
 from probe.problem import DType
 
 
@@ -23,6 +24,7 @@ class DrawKind(StrEnum):
     are large and cancel, the other six lie where an instruction cuts its terms beside them, so that what it keeps is left.
     extremes: overflow, Inf, NaN, subnormal results, products that are all -0.0. tie: one step whose exact sum lies a hair below the middle
     of two 16-bit numbers (or a hair above, in a chain), so that how the step rounds decides a 16-bit output, or a part written in 16 bits.
+    pair: a tie of two products, the last of all among them. signs: zeros of both signs, products that leave the range of fp32.
     """
 
     FLAT = "flat"
@@ -30,7 +32,9 @@ class DrawKind(StrEnum):
     CANCELLING = "cancelling"
     EDGE = "edge"
     EXTREMES = "extremes"
-    TIE = "tie"  # last: the position of a kind chooses its random stream
+    TIE = "tie"
+    PAIR = "pair"
+    SIGNS = "signs"  # new kinds come last, eight at most: the position of a kind chooses its random stream
 
 
 # Half the exponent range that a spread draw gives each operand: products then span about the accumulator's 24 (13) bits.
@@ -91,6 +95,11 @@ class Block:
             return self._edge(rng, count, side)
         if self.kind is DrawKind.TIE:
             return self._tie(rng, count, side)
+        if self.kind is DrawKind.PAIR:
+            return pair_lines(lambda line: self._generator(4 + side, line=line), self._generator(2), count, self.k, self.extent,
+                              self.dtype, self.index, side)
+        if self.kind is DrawKind.SIGNS:
+            return sign_lines(lambda line: self._generator(4 + side, line=line), count, self.k, self.extent, self.dtype, self.index, side)
         middle = 3 if self.kind is DrawKind.CANCELLING and self.dtype is not DType.E4M3 else 0
         # the rounding errors of a cancelling draw must lie above the subnormals of an fp16 output
         bits = self._even_exponents(rng, count, _SPREAD[self.dtype] if self.kind is DrawKind.SPREAD else 2, middle)

@@ -13,10 +13,10 @@ from probe.describe import describe, forms_of
 from probe.descriptor import GEMMDesc, Instruction
 from probe.errors import Declined, DeclineReason, UsageError
 from probe.problem import DType
-from probe.schedule import ZERO, Row, Term, add, cast, fma, mma, run_of
+from probe.schedule import Row, Term, cast, exact_form, run_of
 from probe.schedule.terms import Run, join_runs
 from probe.tensorcore import row_for
-from probe.walks.tree import Joint, Loop, SumTree, loops
+from probe.walks.tree import Joint, Loop, Moved, SumTree, as_term, below_of, loops, single_steps, walk_up
 
 _KNOWN_SMS = (90, 100, 89, 80)  # one SM of each published row (DESIGN section 5b)
 
@@ -46,10 +46,13 @@ def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Decli
     if not _binary(tree):
         return Declined(DeclineReason.TREE_UNREADABLE, "a node joins more than two sums at once")
     out: list[Candidate] = []
+    seen: set[Term] = set()
     for name, row, variant in _steps(tree, context):
         plain = cast(context.output_dtype, to_term(variant, row))
         for schedule, choices in _dtypes(plain, context):
-            if all(c.schedule != schedule for c in out):
+            bits = exact_form(schedule)  # what cannot differ is one candidate, the first to come
+            if bits not in seen:
+                seen.add(bits)
                 desc = describe(schedule, context.k, context.input_dtype, context.output_dtype)
                 if desc is not None:
                     desc = replace(desc, instruction=_instruction(desc, context.sm))
@@ -63,25 +66,29 @@ def candidates(tree: SumTree, context: Context) -> tuple[Candidate, ...] | Decli
 
 def to_term(tree: SumTree, row: Row | None) -> Term:
     """The tree with every step one instruction of `row` (None: scalar fused multiply-adds) and every joint an fp32 addition."""
-    if isinstance(tree, Loop):
-        before = ZERO if tree.before is None else to_term(tree.before, row)
-        return fma(before, tree.runs) if row is None else mma(before, row, tree.runs)
-    term = to_term(tree.parts[0], row)
-    for part in tree.parts[1:]:
-        term = add(DType.FP32, term, to_term(part, row))
-    return term
+    return as_term(tree, row)
 
 
 def _binary(tree: SumTree) -> bool:
-    if isinstance(tree, Joint):
-        return len(tree.parts) == 2 and all(_binary(p) for p in tree.parts)
-    return tree.before is None or _binary(tree.before)
+    todo, seen = [tree], set()
+    while todo:
+        one = todo.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, Joint) and len(one.parts) != 2:
+            return False
+        todo += below_of(one)
+    return True
 
 
 def _steps(tree: SumTree, context: Context) -> Iterator[tuple[str, Row | None, SumTree]]:
     """How a step may add: fma where every step is one index, else (and also) each instruction wide enough, this SM's first."""
     if isinstance(tree, Loop) and tree.before is None and sum(r.width * r.count for r in tree.runs) == 1:
         yield "one exact product, no step to tell apart", None, tree
+        return
+    if any(loop.chained for loop in loops(tree)):  # lanes of single products: no instruction takes them one at a time
+        yield "scalar fma, to nearest", None, tree
         return
     for variant in _variants(tree):
         width = max(run.width for loop in loops(variant) for run in loop.runs)
@@ -118,34 +125,37 @@ def _variants(tree: SumTree) -> Iterator[SumTree]:
 def _lone_first(tree: SumTree, products: int) -> SumTree | None:
     """The tree with each first step that is one index too wide taken as a lone index and a full step, which meet in one node; None where
     another step is too wide."""
-    if isinstance(tree, Joint):
-        parts = [_lone_first(p, products) for p in tree.parts]
-        return None if any(p is None for p in parts) else Joint(tuple(p for p in parts if p is not None))
-    before, runs = tree.before, tree.runs
-    if before is None and runs[0].width == products + 1:
-        (first, *others), rest = runs[0].step(0), runs[0].count - 1
-        further = (Run(runs[0].first + runs[0].advance, runs[0].pattern, rest, runs[0].advance if rest > 1 else 0),) if rest else ()
-        runs = join_runs((), (run_of((first,)), run_of(tuple(others)), *further, *runs[1:]))
-    elif before is not None:
-        before = _lone_first(before, products)
-        if before is None:
+
+    def make(one: SumTree, below: list[SumTree | None]) -> SumTree | None:
+        there = [b for b in below if b is not None]
+        if len(there) < len(below):
             return None
-    return Loop(before, runs) if all(run.width <= products for run in runs) else None
+        if not isinstance(one, Loop):
+            return _with_below(one, there)
+        runs = one.runs
+        if not there and runs[0].width == products + 1:
+            (first, *others), rest = runs[0].step(0), runs[0].count - 1
+            further = (Run(runs[0].first + runs[0].advance, runs[0].pattern, rest, runs[0].advance if rest > 1 else 0),) if rest else ()
+            runs = join_runs((), (run_of((first,)), run_of(tuple(others)), *further, *runs[1:]))
+        return Loop(there[0] if there else None, runs) if all(run.width <= products for run in runs) else None
+
+    return walk_up(tree, make)
 
 
 def _single_steps(tree: SumTree) -> SumTree | None:
     """The tree with a first step of two indices taken as two single steps, where all other steps are single; else None."""
-    if isinstance(tree, Joint):
-        parts = [_single_steps(p) for p in tree.parts]
-        return None if any(p is None for p in parts) else Joint(tuple(p for p in parts if p is not None))
-    if tree.before is not None or tree.runs[0].width > 2 or any(r.width > 1 for r in tree.runs[1:]):
-        return None
-    if tree.runs[0].width == 1:
-        return tree
-    if tree.runs[0].count > 1:
-        return None
-    a, b = tree.runs[0].step(0)
-    return Loop(None, join_runs((), (run_of((a,)), run_of((b,)), *tree.runs[1:])))
+
+    def make(one: SumTree, below: list[SumTree | None]) -> SumTree | None:
+        there = [b for b in below if b is not None]
+        if len(there) < len(below):
+            return None
+        return single_steps(one) if isinstance(one, Loop) else _with_below(one, there)
+
+    return walk_up(tree, make)
+
+
+def _with_below(tree: SumTree, below: list[SumTree]) -> SumTree:
+    return Moved(below[0], tree.distance) if isinstance(tree, Moved) else Joint(tuple(below))
 
 
 def _rows(context: Context) -> Iterator[tuple[str, Row]]:

@@ -6,13 +6,14 @@ ambiguous.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from probe.compare import Difference, compare
 from probe.inputs.draws import Block, Draw, DrawKind, make, windows
-from probe.proof import compare_draws, sides
+from probe.proof import compare_draws, extreme_blocks, sides
 from probe.recovery.candidates import Candidate
 from probe.simulator.execute import execute
 from probe.summing import Summing
@@ -25,7 +26,12 @@ _ELEMENTS = 512  # at least, in one round and kind: two merge orders differ in 3
 _SIDE = 32  # rows and columns of a block at most
 _CORNER = 4
 _TIE_BLOCKS = 16  # each looks at one step only
-_TIE_SIDE = 8
+_SMALL_SIDE = 8
+_MORE_ROUNDS = ((DrawKind.PAIR,),) * 3  # where several candidates are left: ties of two products, and the last index
+# For candidates that only zeros and the ends of the range of fp32 tell apart.
+LIKE_ROUNDS = ((DrawKind.EXTREMES, DrawKind.SIGNS),) * 3 + ((DrawKind.PAIR,), *((DrawKind.SIGNS,),) * 6)
+ROUNDS = ((_KINDS,) * _ROUNDS + (_LAST_KINDS,) * _LAST_ROUNDS + _MORE_ROUNDS)
+LIKE_INDEX = 2**20  # of their first draw
 
 
 @dataclass(frozen=True)
@@ -40,18 +46,18 @@ class Settled:
     first: Difference | None
 
 
-def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, seed: int,
-           where: np.ndarray | None = None) -> Settled:
-    """Compare until one candidate is left, for three rounds and a last one of ties.
+def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, seed: int, where: np.ndarray | None = None,
+           rounds: Sequence[tuple[DrawKind, ...]] | None = None, index: int = 0) -> Settled:
+    """Compare until one candidate is left, for three rounds, one of ties, and more of ties of two products.
 
-    where: bool (m, n), the elements that are compared; None for all.
+    where: bool (m, n), the elements that are compared; None for all. rounds: the kinds of draws of each round; None is those, of which
+    a single candidate goes through the first too. index: of the first draw.
     """
     standing = list(candidates)
-    draws = elements = index = 0
+    draws = elements = 0
     first: Difference | None = None
-    for kinds in (*[_KINDS] * _ROUNDS, *[_LAST_KINDS] * _LAST_ROUNDS):
-        blocks, least, side = (_TIE_BLOCKS, _TIE_SIDE**2, _TIE_SIDE) if kinds is _LAST_KINDS else (1, _ELEMENTS, _SIDE)
-        rows, columns = sides(summing.m, summing.n, least, side)
+    for kinds in ROUNDS if rounds is None else rounds if len(standing) > 1 else ():
+        rows, columns, blocks = _blocks(summing, kinds[0])
         batch = [draw for kind in kinds for i in range(blocks) for draw in windows(
             summing.m, summing.n, Block(rows, columns, summing.k, summing.input_dtype, kind, seed, index + i, extent))]
         index += blocks
@@ -70,6 +76,14 @@ def settle(summing: Summing, candidates: tuple[Candidate, ...], extent: int, see
         if len(standing) <= 1:
             break
     return Settled(tuple(standing), len(candidates) - len(standing), draws, elements, first)
+
+
+def _blocks(summing: Summing, kind: DrawKind) -> tuple[int, int, int]:
+    """Rows and columns of a block, and how many blocks of a kind a round takes."""
+    if kind in _KINDS:
+        return *sides(summing.m, summing.n, _ELEMENTS, _SIDE), 1
+    rows, columns = sides(summing.m, summing.n, _SMALL_SIDE**2, _SMALL_SIDE)
+    return rows, columns, _TIE_BLOCKS if kind in (DrawKind.TIE, DrawKind.PAIR) else extreme_blocks(rows, columns, summing.k)
 
 
 def _first_difference(candidate: Candidate, batch: list[Draw], outs: list[np.ndarray], summing: Summing,

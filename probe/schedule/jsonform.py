@@ -19,13 +19,17 @@ from probe.schedule.terms import (
     Run,
     Term,
     add,
+    after,
+    below_of,
     cast,
+    dtype_of,
     fma,
     fold,
     mma,
 )
 
 Json = list[Any]
+_DEEP = 64  # additions on one side of one another; JSON readers and writers recurse, and stop at about a thousand
 
 
 def _run_to_json(run: Run) -> Json:
@@ -46,23 +50,58 @@ def _whole(value: Any, least: int) -> int:
 
 
 def term_to_json(term: Term) -> Json:
-    """The term as nested lists of strings and integers."""
+    """The term as nested lists of strings and integers. A sum of many parts from the left, or from the right, is one list of its parts:
+    ["sum", dtype, parts, "left"], where ["copies", part, count, advance] stands for copies of a part in a row."""
+    return after(term, _write, _parts)
+
+
+def _parts(term: Term) -> tuple[Term, ...]:
+    spine = _spine(term)
+    return tuple(part for part, _, _ in spine[0]) if spine else below_of(term)
+
+
+def _spine(term: Term) -> tuple[list[tuple[Term, int, int]], str] | None:
+    """The parts of a sum that nests deeply on one side, each with how many copies of it follow one another at which distance, and the side;
+    None for any other term."""
+    for side in ("left", "right"):
+        parts: list[tuple[Term, int, int]] = []
+        node = term
+        while isinstance(term, Add | Fold) and isinstance(node, Add | Fold) and node.dtype == term.dtype:
+            if isinstance(node, Add):
+                node, other = (node.left, node.right) if side == "left" else (node.right, node.left)
+                parts.append((other, 1, 0))
+            elif side == "left":
+                parts.append((node.body, node.count, node.advance))
+                node = node.previous
+            else:
+                break
+        if len(parts) > _DEEP:
+            parts.append((node, 1, 0))
+            return (parts[::-1] if side == "left" else parts), side
+    return None
+
+
+def _write(term: Term, below: list[Json]) -> Json:
+    spine = _spine(term)
+    if spine is not None:
+        parts = [text if count == 1 else ["copies", text, count, advance]
+                 for text, (_, count, advance) in zip(below, spine[0], strict=True)]
+        return ["sum", str(dtype_of(term)), parts, spine[1]]
     match term:
-        case Mma(previous, row, runs):
-            return ["mma", term_to_json(previous), row.to_list(),
-                    [_run_to_json(r) for r in runs]]
-        case Fma(previous, runs):
-            return ["fma", term_to_json(previous), [_run_to_json(r) for r in runs]]
+        case Mma(_, row, runs):
+            return ["mma", below[0], row.to_list(), [_run_to_json(r) for r in runs]]
+        case Fma(_, runs, rounded):
+            return ["muladd" if rounded else "fma", below[0], [_run_to_json(r) for r in runs]]
         case Mul(k):
             return ["mul", k]
-        case Add(dtype, left, right):
-            return ["add", str(dtype), term_to_json(left), term_to_json(right)]
-        case Fold(previous, dtype, body, count, advance):
-            return ["fold", term_to_json(previous), str(dtype), term_to_json(body), count, advance]
-        case Cast(dtype, x):
-            return ["cast", str(dtype), term_to_json(x)]
-        case Call(name, args):
-            return ["call", name, [term_to_json(a) for a in args]]
+        case Add(dtype, _, _):
+            return ["add", str(dtype), *below]
+        case Fold(_, dtype, _, count, advance):
+            return ["fold", below[0], str(dtype), below[1], count, advance]
+        case Cast(dtype, _):
+            return ["cast", str(dtype), below[0]]
+        case Call(name, _):
+            return ["call", name, below]
         case _:
             return ["zero"]
 
@@ -83,10 +122,26 @@ def _read(data: Json) -> Term:
             return mma(_read(previous), Row.from_list(row), tuple(map(_run_from_json, runs)))
         case ["fma", previous, runs]:
             return fma(_read(previous), tuple(map(_run_from_json, runs)))
+        case ["muladd", previous, runs]:
+            return fma(_read(previous), tuple(map(_run_from_json, runs)), rounded=True)
         case ["mul", k]:
             return Mul(_whole(k, 0))
         case ["add", dtype, left, right]:
             return add(DType(dtype), _read(left), _read(right))
+        case ["sum", dtype, [first, *others], "left"]:
+            total = _read(first)
+            for one in others:
+                match one:
+                    case ["copies", body, count, advance]:
+                        total = fold(total, DType(dtype), _read(body), _whole(count, 2), _whole(advance, 1))
+                    case _:
+                        total = add(DType(dtype), total, _read(one))
+            return total
+        case ["sum", dtype, [*others, last], "right"]:
+            total = _read(last)
+            for one in reversed(others):
+                total = add(DType(dtype), _read(one), total)
+            return total
         case ["fold", previous, dtype, body, count, advance]:
             return fold(_read(previous), DType(dtype), _read(body), _whole(count, 1), _whole(advance, 1))
         case ["cast", dtype, x]:

@@ -8,11 +8,17 @@ order what commutes, so that two equal schedules compare equal by `==` and K = 3
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from probe.errors import UsageError
 from probe.problem import DType
+from probe.schedule.runs import Run as Run
+from probe.schedule.runs import contiguous_runs as contiguous_runs
+from probe.schedule.runs import join_chain as join_chain
+from probe.schedule.runs import join_runs as join_runs
+from probe.schedule.runs import run_of as run_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,89 +51,61 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """`count` steps of one pattern: step t folds the indices first + t * advance + offset, offset in `pattern`."""
-
-    first: int
-    pattern: tuple[int, ...]
-    count: int = 1
-    advance: int = 0
-
-    def __post_init__(self) -> None:
-        if self.first < 0 or not self.pattern or self.pattern[0] != 0 or self.count < 1:
-            raise UsageError(f"not a run of steps: {self}")
-        if any(a >= b for a, b in zip(self.pattern, self.pattern[1:], strict=False)):
-            raise UsageError(f"the offsets of a step ascend: {self.pattern}")
-        if (self.count == 1) != (self.advance == 0) or self.advance < 0:
-            raise UsageError(f"a single step has no advance, several ascend: {self}")
-
-    @property
-    def width(self) -> int:
-        """Products folded by one step."""
-        return len(self.pattern)
-
-    @property
-    def contiguous(self) -> bool:
-        """True when the run covers [first, first + width * count) in ascending order."""
-        return self.pattern[-1] == self.width - 1 and (self.count == 1 or self.advance == self.width)
-
-    @property
-    def stop(self) -> int:
-        """One past the largest index."""
-        return self.first + (self.count - 1) * self.advance + self.pattern[-1] + 1
-
-    def shifted(self, distance: int) -> Run:
-        return Run(self.first + distance, self.pattern, self.count, self.advance)
-
-    def step(self, t: int) -> tuple[int, ...]:
-        """The indices of step t, ascending."""
-        base = self.first + t * self.advance
-        return tuple(base + o for o in self.pattern)
-
-    def prefix(self, count: int) -> Run:
-        return Run(self.first, self.pattern, count, self.advance if count > 1 else 0)
-
-    def find(self, k: int) -> int | None:
-        """Which step holds index k, or None."""
-        if not self.first <= k < self.stop:
-            return None
-        if self.contiguous:
-            return (k - self.first) // self.width
-        for offset in self.pattern:
-            distance = k - self.first - offset
-            if self.count == 1:
-                if distance == 0:
-                    return 0
-            elif distance >= 0 and distance % self.advance == 0 and distance // self.advance < self.count:
-                return distance // self.advance
-        return None
-
-    def inside(self, lo: int, hi: int) -> int:
-        """How many indices of the run lie in [lo, hi)."""
-        lo, hi = max(lo, self.first), min(hi, self.stop)
-        if lo >= hi:
-            return 0
-        if self.contiguous:
-            return hi - lo
-        total = 0
-        for offset in self.pattern:
-            base = self.first + offset
-            if self.count == 1:
-                total += lo <= base < hi
-            else:
-                low = max(0, -((base - lo) // self.advance))
-                high = min(self.count, -((base - hi) // self.advance))
-                total += max(0, high - low)
-        return total
-
-
-@dataclass(frozen=True, slots=True)
 class Zero:
     """An accumulator that starts at +0."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mma:
+class Node:
+    """What terms with others below them share. A long sum nests deeply, so comparing, hashing and printing go without recursion: what they
+    need is kept from the time that a term is made."""
+
+    __slots__ = ("_first", "_hash", "_leaves", "_stop")
+
+    _first: int
+    _hash: int
+    _leaves: int
+    _stop: int
+
+    def __post_init__(self) -> None:
+        own, below, (first, stop, leaves) = _own(self), below_of(self), _products(self)
+        object.__setattr__(self, "_hash", hash((type(self).__name__, own, *map(hash, below))))
+        object.__setattr__(self, "_first", first)
+        object.__setattr__(self, "_stop", stop)
+        object.__setattr__(self, "_leaves", leaves)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Node):
+            return NotImplemented
+        todo: list[tuple[Any, Any]] = [(self, other)]
+        while todo:
+            one, two = todo.pop()
+            if one is two:
+                continue
+            if type(one) is not type(two) or hash(one) != hash(two):
+                return False
+            if not isinstance(one, Node):
+                if one != two:
+                    return False
+            elif _own(one) != _own(two):
+                return False
+            else:
+                todo.extend(zip(below_of(one), below_of(two), strict=True))
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        flat: list[tuple[Any, ...]] = []  # from the leaves up: pickling the terms below one by one would recurse
+        after(self, lambda one, below: flat.append((type(one), _own(one) if isinstance(one, Node) else one, len(below))))
+        return _rebuilt, (flat,)
+
+    def __repr__(self) -> str:
+        return after(self, _repr)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Mma(Node):
     """previous, then one fused multi-term sum per step of the runs, all of one arithmetic row; fp32 result."""
 
     previous: Term
@@ -135,12 +113,15 @@ class Mma:
     runs: tuple[Run, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Fma:
-    """previous, then one fp32 fused multiply-add (to nearest even) per index; patterns are single offsets."""
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fma(Node):
+    """previous, then one fp32 fused multiply-add (to nearest even) per index. Patterns are single offsets, or the neighbours of a slice,
+    which are taken one by one in ascending order. rounded: each product is rounded to
+    fp32 and then added, two roundings in place of one."""
 
     previous: Term
     runs: tuple[Run, ...]
+    rounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +131,8 @@ class Mul:
     k: int
 
 
-@dataclass(frozen=True, slots=True)
-class Add:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Add(Node):
     """left + right, rounded once to nearest even in `dtype`. The side with the smaller first index stands left."""
 
     dtype: DType
@@ -159,8 +140,8 @@ class Add:
     right: Term
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Fold(Node):
     """previous + body + (body moved by advance) + ... `count` copies, left to right, each addition rounded to `dtype`."""
 
     previous: Term
@@ -170,16 +151,16 @@ class Fold:
     advance: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cast:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Cast(Node):
     """x rounded once to nearest even to `dtype`."""
 
     dtype: DType
     x: Term
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(Node):
     """A named function (gelu, say) as an opaque node."""
 
     name: str
@@ -188,52 +169,102 @@ class Call:
 
 Term = Zero | Mma | Fma | Mul | Add | Fold | Cast | Call
 ZERO = Zero()
+_R = TypeVar("_R")
 
 
-def run_of(ks: tuple[int, ...]) -> Run:
-    """One step that folds the given indices."""
-    ordered = tuple(sorted(ks))
-    return Run(ordered[0], tuple(k - ordered[0] for k in ordered))
+def below_of(term: Any) -> tuple[Term, ...]:
+    """The terms right below one; a fold's body once."""
+    match term:
+        case Mma(previous=p) | Fma(previous=p):
+            return (p,)
+        case Fold(previous=p, body=body):
+            return p, body
+        case Add(_, left, right):
+            return left, right
+        case Cast(_, x):
+            return (x,)
+        case Call(_, args):
+            return args
+        case _:
+            return ()
 
 
-def contiguous_runs(start: int, stop: int, width: int) -> tuple[Run, ...]:
-    """Steps of `width` over [start, stop) in ascending order; the last is short when the width does not divide."""
-    full, rest = divmod(stop - start, width)
-    runs = []
-    if full:
-        runs.append(Run(start, tuple(range(width)), full, width if full > 1 else 0))
-    if rest:
-        runs.append(Run(stop - rest, tuple(range(rest))))
-    return tuple(runs)
+def after(term: Any, make: Callable[[Any, list[_R]], _R], below: Callable[[Any], tuple[Any, ...]] = below_of) -> _R:
+    """make(term, what it made of each term below), from the leaves up and without recursion: a long sum nests its left side deeply."""
+    todo: list[tuple[Any, bool]] = [(term, False)]
+    done: list[_R] = []
+    while todo:
+        one, ready = todo.pop()
+        under = below(one)
+        if not ready and under:
+            todo.append((one, True))
+            todo.extend((t, False) for t in reversed(under))
+            continue
+        values = done[len(done) - len(under):]
+        del done[len(done) - len(under):]
+        done.append(make(one, values))
+    return done[0]
 
 
-def join_runs(runs: tuple[Run, ...], more: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Append steps, extending the last run as far as it goes: equal step sequences give equal runs."""
-    out = list(runs)
-    for run in more:
-        rest: Run | None = run
-        while rest is not None:
-            last = out[-1] if out else None
-            if last is None or last.pattern != rest.pattern:
-                out.append(rest)
-                break
-            distance = rest.first - last.first
-            if last.count == 1:
-                advance = distance
-            elif distance == last.count * last.advance:
-                advance = last.advance
-            else:
-                out.append(rest)
-                break
-            if advance <= 0:
-                out.append(rest)
-                break
-            take = rest.count if rest.count == 1 or rest.advance == advance else 1
-            out[-1] = Run(last.first, last.pattern, last.count + take, advance)
-            left = rest.count - take
-            rest = None if not left else Run(
-                rest.first + take * rest.advance, rest.pattern, left, rest.advance if left > 1 else 0)
-    return tuple(out)
+def _own(term: Any) -> tuple[Any, ...]:
+    """What a term holds beside the terms below it."""
+    match term:
+        case Mma(_, row, runs):
+            return row, runs
+        case Fma(_, runs, rounded):
+            return runs, rounded
+        case Fold(_, dtype, _, count, advance):
+            return dtype, count, advance
+        case Call(name, args):
+            return name, len(args)
+        case _:
+            return (term.dtype,)
+
+
+def _rebuilt(flat: list[tuple[Any, ...]]) -> Any:
+    """The term whose parts are listed from the leaves up."""
+    done: list[Any] = []
+    for kind, own, count in flat:
+        below = done[len(done) - count:]
+        del done[len(done) - count:]
+        if kind in (Mma, Fma):
+            done.append(kind(*below, *own))
+        elif kind is Fold:
+            dtype, copied, advance = own
+            done.append(Fold(below[0], dtype, below[1], copied, advance))
+        elif kind is Call:
+            done.append(Call(own[0], tuple(below)))
+        else:
+            done.append(kind(*own, *below) if kind in (Add, Cast) else own)
+    return done[0]
+
+
+def _products(term: Any) -> tuple[int, int, int]:
+    """(smallest index or -1, one past the largest or 0, how many products) under a term."""
+    firsts, leaves = [f for f in map(first_k, below_of(term)) if f >= 0], sum(map(leaf_count, below_of(term)))
+    stops = [*map(stop_k, below_of(term))]
+    if isinstance(term, Mma | Fma):
+        firsts += [run.first for run in term.runs]
+        stops += [run.stop for run in term.runs]
+        leaves += sum(run.width * run.count for run in term.runs)
+    elif isinstance(term, Fold):
+        leaves += (term.count - 1) * leaf_count(term.body)
+        stops.append(stop_k(term.body) + (term.count - 1) * max(0, term.advance))
+    return min(firsts, default=-1), max(stops, default=0), leaves
+
+
+def _repr(term: Any, below: list[str]) -> str:
+    if not isinstance(term, Node):
+        return repr(term)
+    texts, given = iter(below), []
+    for f in fields(term):  # type: ignore[arg-type]
+        value = getattr(term, f.name)
+        if f.name == "args":
+            text = f"({', '.join(texts)}{',' if len(value) == 1 else ''})"
+        else:
+            text = next(texts) if isinstance(value, Node | Mul | Zero) else repr(value)
+        given.append(f"{f.name}={text}")
+    return f"{type(term).__name__}({', '.join(given)})"
 
 
 def mma(previous: Term, row: Row, runs: tuple[Run, ...]) -> Term:
@@ -255,15 +286,16 @@ def mma(previous: Term, row: Row, runs: tuple[Run, ...]) -> Term:
     return Mma(previous, row, join_runs((), tuple(narrow)))
 
 
-def fma(previous: Term, runs: tuple[Run, ...]) -> Term:
-    """Chain single fused multiply-adds onto `previous`."""
-    if any(run.width != 1 for run in runs):
+def fma(previous: Term, runs: tuple[Run, ...], rounded: bool = False) -> Term:
+    """Chain single fused multiply-adds (or rounded products) onto `previous`. Runs of several neighbours are slices,
+    taken index by index."""
+    if any(run.width != 1 and (run.count == 1 or run.pattern[-1] != run.width - 1) for run in runs):
         raise UsageError("a fused multiply-add takes one index a step")
     if not runs:
         return previous
-    if isinstance(previous, Fma):
-        return Fma(previous.previous, join_runs(previous.runs, runs))
-    return Fma(previous, join_runs((), runs))
+    if isinstance(previous, Fma) and previous.rounded is rounded:
+        return Fma(previous.previous, join_chain(previous.runs, runs), rounded)
+    return Fma(previous, join_chain((), runs), rounded)
 
 
 def dtype_of(term: Term) -> DType:
@@ -307,47 +339,42 @@ def shift(term: Term, distance: int) -> Term:
     """The same term with every index moved by `distance`."""
     if distance == 0:
         return term
-    match term:
-        case Mma(previous, row, runs):
-            return Mma(shift(previous, distance), row, tuple(r.shifted(distance) for r in runs))
-        case Fma(previous, runs):
-            return Fma(shift(previous, distance), tuple(r.shifted(distance) for r in runs))
-        case Mul(k):
-            return Mul(k + distance)
-        case Add(dtype, left, right):
-            return Add(dtype, shift(left, distance), shift(right, distance))
-        case Fold(previous, dtype, body, count, advance):
-            return Fold(shift(previous, distance), dtype, shift(body, distance), count, advance)
-        case Cast(dtype, x):
-            return Cast(dtype, shift(x, distance))
-        case Call(name, args):
-            return Call(name, tuple(shift(a, distance) for a in args))
-        case _:
-            return term
+
+    def moved(one: Term, below: list[Term]) -> Term:
+        match one:
+            case Mma(_, row, runs):
+                return Mma(below[0], row, tuple(r.shifted(distance) for r in runs))
+            case Fma(_, runs, rounded):
+                return Fma(below[0], tuple(r.shifted(distance) for r in runs), rounded)
+            case Mul(k):
+                return Mul(k + distance)
+            case Add(dtype, _, _):
+                return Add(dtype, below[0], below[1])
+            case Fold(_, dtype, _, count, advance):
+                return Fold(below[0], dtype, below[1], count, advance)
+            case Cast(dtype, _):
+                return Cast(dtype, below[0])
+            case Call(name, _):
+                return Call(name, tuple(below))
+            case _:
+                return one
+
+    return after(term, moved)
 
 
 def first_k(term: Term) -> int:
     """The smallest index under a term; -1 for one that holds none."""
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            own = min(r.first for r in runs)
-            inner = first_k(previous)
-            return own if inner < 0 else min(own, inner)
-        case Mul(k):
-            return k
-        case Add(_, left, right):
-            a, b = first_k(left), first_k(right)
-            return b if a < 0 else a if b < 0 else min(a, b)
-        case Fold(previous, _, body, _, _):
-            a, b = first_k(previous), first_k(body)
-            return b if a < 0 else min(a, b)
-        case Cast(_, x):
-            return first_k(x)
-        case Call(_, args):
-            found = [f for f in map(first_k, args) if f >= 0]
-            return min(found) if found else -1
-        case _:
-            return -1
+    return term._first if isinstance(term, Node) else term.k if isinstance(term, Mul) else -1
+
+
+def stop_k(term: Term) -> int:
+    """One past the largest index under a term; 0 for one that holds none."""
+    return term._stop if isinstance(term, Node) else term.k + 1 if isinstance(term, Mul) else 0
+
+
+def leaf_count(term: Term) -> int:
+    """How many products the term sums."""
+    return term._leaves if isinstance(term, Node) else int(isinstance(term, Mul))
 
 
 def copies(term: Fold) -> Iterator[Term]:

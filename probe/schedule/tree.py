@@ -8,61 +8,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from probe.errors import UsageError
-from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, copies, first_k, shift
+from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, below_of, copies, first_k, leaf_count, shift, stop_k
 
 
 def span(term: Term) -> tuple[int, int]:
     """(smallest index, one past the largest) under a term; (0, 0) for none."""
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            bounds = [(r.first, r.stop) for r in runs]
-            inner = span(previous)
-            if inner[1]:
-                bounds.append(inner)
-            return min(b[0] for b in bounds), max(b[1] for b in bounds)
-        case Mul(k):
-            return k, k + 1
-        case Fold(previous, _, body, count, advance):
-            lo, hi = span(body)
-            inner = span(previous)
-            hi += (count - 1) * advance
-            return (min(lo, inner[0]), max(hi, inner[1])) if inner[1] else (lo, hi)
-        case Add(_, left, right):
-            return _union(span(left), span(right))
-        case Cast(_, x):
-            return span(x)
-        case Call(_, args):
-            out = (0, 0)
-            for arg in args:
-                out = _union(out, span(arg))
-            return out
-        case _:
-            return 0, 0
-
-
-def _union(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-    if not a[1] or not b[1]:
-        return a if a[1] else b
-    return min(a[0], b[0]), max(a[1], b[1])
+    return (max(0, first_k(term)), stop_k(term))
 
 
 def inside(term: Term, lo: int, hi: int) -> int:
     """How many leaves of the term have an index in [lo, hi)."""
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            return sum(r.inside(lo, hi) for r in runs) + inside(previous, lo, hi)
-        case Mul(k):
-            return int(lo <= k < hi)
-        case Add(_, left, right):
-            return inside(left, lo, hi) + inside(right, lo, hi)
-        case Cast(_, x):
-            return inside(x, lo, hi)
-        case Call(_, args):
-            return sum(inside(a, lo, hi) for a in args)
-        case Fold(previous, _, body, count, advance):
-            return inside(previous, lo, hi) + _inside_copies(body, count, advance, lo, hi)
-        case _:
-            return 0
+    total = 0
+    todo = [term]
+    while todo:
+        one = todo.pop()
+        match one:
+            case Mma(previous, _, runs) | Fma(previous, runs):
+                total += sum(r.inside(lo, hi) for r in runs)
+                todo.append(previous)
+            case Mul(k):
+                total += lo <= k < hi
+            case Fold(previous, _, body, count, advance):
+                total += _inside_copies(body, count, advance, lo, hi)
+                todo.append(previous)
+            case _:
+                todo.extend(below_of(one))
+    return total
 
 
 def _inside_copies(body: Term, count: int, advance: int, lo: int, hi: int) -> int:
@@ -85,25 +56,6 @@ def _inside_copies(body: Term, count: int, advance: int, lo: int, hi: int) -> in
     return total + sum(inside(body, lo - t * advance, hi - t * advance) for t in cut)
 
 
-def leaf_count(term: Term) -> int:
-    """How many products the term sums."""
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            return leaf_count(previous) + sum(r.width * r.count for r in runs)
-        case Mul():
-            return 1
-        case Add(_, left, right):
-            return leaf_count(left) + leaf_count(right)
-        case Fold(previous, _, body, count, _):
-            return leaf_count(previous) + count * leaf_count(body)
-        case Cast(_, x):
-            return leaf_count(x)
-        case Call(_, args):
-            return sum(map(leaf_count, args))
-        case _:
-            return 0
-
-
 def contains(term: Term, k: int) -> bool:
     """True when the product at index k is summed by the term."""
     return inside(term, k, k + 1) > 0
@@ -117,40 +69,46 @@ def joined(term: Term, i: int, j: int) -> Term:
 
 
 def _joined(term: Term, i: int, j: int) -> Term:
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            a, b = _position(runs, i), _position(runs, j)
-            last = max(a, b, key=lambda p: p if p is not None else (-1, -1)) if a or b else None
-            if last is None:
-                return _joined(previous, i, j)
-            cut = (*runs[:last[0]], runs[last[0]].prefix(last[1] + 1))
-            return Mma(previous, term.row, cut) if isinstance(term, Mma) else Fma(previous, cut)
-        case Add(_, left, right):
-            a_left, b_left = contains(left, i), contains(left, j)
-            if a_left != b_left:
+    while True:
+        match term:
+            case Mma(previous, _, runs) | Fma(previous, runs):
+                a, b = _position(runs, i), _position(runs, j)
+                if a is None and b is None:
+                    term = previous
+                    continue
+                index, t, offset = max(a or (-1, -1, -1), b or (-1, -1, -1))
+                if isinstance(term, Mma):
+                    return Mma(previous, term.row, (*runs[:index], runs[index].prefix(t + 1)))
+                run = runs[index]  # slices are taken index by index: whole ones, then the start of one
+                whole = (run.prefix(t),) if t else ()
+                return Fma(previous, (*runs[:index], *whole, Run(run.first + t * run.advance, run.pattern[:offset + 1])), term.rounded)
+            case Add(_, left, right):
+                a_left, b_left = contains(left, i), contains(left, j)
+                if a_left != b_left:
+                    return term
+                term = left if a_left else right
+            case Cast(_, x):
+                term = x
+            case Fold(previous, dtype, body, _, advance):
+                p, q = _copy(term, i), _copy(term, j)
+                if p != q:
+                    return Fold(previous, dtype, body, max(p, q) + 1, advance)
+                term = previous if p < 0 else shift(body, p * advance)
+            case Call(_, args):
+                both = [arg for arg in args if contains(arg, i) and contains(arg, j)]
+                if not both:
+                    return term
+                term = both[0]
+            case _:
                 return term
-            return _joined(left if a_left else right, i, j)
-        case Cast(_, x):
-            return _joined(x, i, j)
-        case Fold(previous, dtype, body, _, advance):
-            p, q = _copy(term, i), _copy(term, j)
-            if p == q:
-                return _joined(previous, i, j) if p < 0 else _joined(shift(body, p * advance), i, j)
-            return Fold(previous, dtype, body, max(p, q) + 1, advance)
-        case Call(_, args):
-            for arg in args:
-                if contains(arg, i) and contains(arg, j):
-                    return _joined(arg, i, j)
-            return term
-        case _:
-            return term
 
 
-def _position(runs: tuple[Run, ...], k: int) -> tuple[int, int] | None:
+def _position(runs: tuple[Run, ...], k: int) -> tuple[int, int, int] | None:
+    """Which run, which of its steps, and which offset of the pattern holds index k."""
     for index, run in enumerate(runs):
         t = run.find(k)
         if t is not None:
-            return index, t
+            return index, t, run.pattern.index(k - run.first - t * run.advance)
     return None
 
 
@@ -170,49 +128,32 @@ def _copy(term: Fold, k: int) -> int:
 
 def steps(term: Term) -> Iterator[tuple[int, ...]]:
     """The index sets that share one rounding, in the order in which the schedule executes them."""
-    match term:
-        case Mma(previous, _, runs) | Fma(previous, runs):
-            yield from steps(previous)
-            for run in runs:
+    todo: list[Term | tuple[Run, bool]] = [term]
+    while todo:
+        one = todo.pop()
+        match one:
+            case Mma(previous, _, runs) | Fma(previous, runs):
+                todo.extend((run, isinstance(one, Mma)) for run in reversed(runs))
+                todo.append(previous)
+            case (run, at_once):
                 for t in range(run.count):
-                    yield run.step(t)
-        case Mul(k):
-            yield (k,)
-        case Add(_, left, right):
-            yield from steps(left)
-            yield from steps(right)
-        case Fold(previous, _, _, _, _):
-            yield from steps(previous)
-            for copy in copies(term):
-                yield from steps(copy)
-        case Cast(_, x):
-            yield from steps(x)
-        case Call(_, args):
-            for arg in args:
-                yield from steps(arg)
-        case _:
-            return
+                    yield from (run.step(t),) if at_once else ((k,) for k in run.step(t))
+            case Mul(k):
+                yield (k,)
+            case Fold(previous, _, _, _, _):
+                todo.extend(reversed(list(copies(one))))
+                todo.append(previous)
+            case _:
+                todo.extend(reversed(below_of(one)))
 
 
 def prefix_terms(term: Term) -> Iterator[Term]:
     """A term and every term below it (a fold's body once)."""
-    yield term
-    match term:
-        case Mma(previous, _, _) | Fma(previous, _):
-            yield from prefix_terms(previous)
-        case Add(_, left, right):
-            yield from prefix_terms(left)
-            yield from prefix_terms(right)
-        case Fold(previous, _, body, _, _):
-            yield from prefix_terms(previous)
-            yield from prefix_terms(body)
-        case Cast(_, x):
-            yield from prefix_terms(x)
-        case Call(_, args):
-            for arg in args:
-                yield from prefix_terms(arg)
-        case _:
-            return
+    todo = [term]
+    while todo:
+        one = todo.pop()
+        yield one
+        todo.extend(reversed(below_of(one)))
 
 
 def single_run(term: Term) -> tuple[int, int] | None:

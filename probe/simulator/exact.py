@@ -153,12 +153,13 @@ def _evaluate(term: Term, a: Sequence[Number], b: Sequence[Number], dtype: DType
                 for t in range(run.count):
                     acc = _block(acc, [(a[k], b[k]) for k in run.step(t)], row, dtype)
             return acc
-        case Fma(previous, runs):
+        case Fma(previous, runs, rounded):
             acc = _evaluate(previous, a, b, dtype)
             for run in runs:
                 for t in range(run.count):
-                    (k,) = run.step(t)
-                    acc = _rounded(_plus(_times(a[k], b[k]), acc), DType.FP32)
+                    for k in run.step(t):  # the neighbours of a slice, one by one
+                        product = _times(a[k], b[k])
+                        acc = _rounded(_plus(_rounded(product, DType.FP32) if rounded else product, acc), DType.FP32)
             return acc
         case Add(held, left, right):
             return _rounded(_plus(_evaluate(left, a, b, dtype), _evaluate(right, a, b, dtype)), held)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -18,7 +20,9 @@ from probe.errors import UsageError
 from probe.formats import Array, array_module, bits_dtype, decode, encode_rn
 from probe.names import DType
 from probe.schedule.terms import Add, Call, Cast, Fma, Fold, Mma, Mul, Run, Term, Zero, dtype_of
-from probe.tensorcore import add_rn, chain, fma_step, mul_rn
+from probe.simulator.lane_chain import even_lanes, lane_chain
+from probe.simulator.sparse import Kept, kept_indices
+from probe.tensorcore import add_rn, canonical_nan, chain, fma_step, mul_rn
 
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Functions = Mapping[str, Callable[..., Array]]
@@ -56,6 +60,14 @@ def execute(
     a_bits = a_bits.reshape((1,) * (len(lead) - a_bits.ndim + 2) + a_bits.shape)
     b_bits = b_bits.reshape((1,) * (len(lead) - b_bits.ndim + 2) + b_bits.shape)
     out_dtype = dtype_of(schedule)
+    kept = kept_indices(schedule, a_bits, b_bits, input_dtype) if xp is np else None
+    if kept is not None:
+        short = kept.shortened(a_bits, -1), kept.shortened(b_bits, -2)
+        if _exact_products(decode(short[0], input_dtype), decode(short[1], input_dtype), input_dtype):
+            a_bits, b_bits = short
+            k = a_bits.shape[-1]
+        else:
+            kept = None
     out = xp.empty((*lead, m, n), bits_dtype(out_dtype))
     items = int(np.prod(lead, dtype=np.int64))
     columns = max(1, min(n, 2048, _TILE_OPERAND // max(1, k)))
@@ -64,12 +76,13 @@ def execute(
         b = decode(b_bits[..., j:j + columns], input_dtype)
         for i in range(0, m, rows):
             a = decode(a_bits[..., i:i + rows, :], input_dtype)
-            tile = _Tile(xp, a, b, input_dtype, np.zeros(1, np.int64), functions or {})
+            tile = _Tile(xp, a, b, input_dtype, np.zeros(1, np.int64), functions or {}, _exact_products(a, b, input_dtype), kept)
             # _value gives float32 that hold numbers of out_dtype, so encoding them rounds nothing
             out[..., i:i + rows, j:j + columns] = encode_rn(_value(schedule, tile)[0], out_dtype)
     return out
 
 
+@lru_cache(maxsize=16)
 def _reach(schedule: Term) -> int:
     """One past the largest index that a schedule reads, without recursion."""
     todo, reach = [(schedule, 0)], 0
@@ -91,7 +104,7 @@ def _reach(schedule: Term) -> int:
 @dataclass(frozen=True)
 class _Tile:
     """Operands of a tile, decoded: a (..., M, K), b (..., K, N). Indices of a schedule are moved by each of
-    `shifts`.
+    `shifts`. exact_products: see `_exact_products`. kept: where the operands are shortened, what they hold.
     """
 
     xp: ModuleType
@@ -100,6 +113,8 @@ class _Tile:
     dtype: DType
     shifts: Indices
     functions: Functions
+    exact_products: bool
+    kept: Kept | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,18 +122,34 @@ class _Tile:
         lead = np.broadcast_shapes(self.a.shape[:-2], self.b.shape[:-2])
         return (len(self.shifts), *lead, self.a.shape[-2], self.b.shape[-1])
 
-    def gather(self, first: int, count: int, ks: Indices | None) -> tuple[Array, Array]:
-        """a (shifts, ..., M, count) and b (shifts, ..., count, N) at the indices `ks`, or first .. first +
-        count.
-        """
-        if ks is None and len(self.shifts) == 1:
+    def gather(self, first: int, count: int) -> tuple[Array, Array]:
+        """a (shifts, ..., M, count) and b (shifts, ..., count, N) at first .. first + count."""
+        if self.kept is None and len(self.shifts) == 1:
             start = first + int(self.shifts[0])
             return self.a[None, ..., start:start + count], self.b[None, ..., start:start + count, :]
-        ks = np.arange(first, first + count) if ks is None else ks
-        index = self.xp.asarray(self.shifts[:, None] + ks)
+        return self.pick(np.arange(first, first + count))
+
+    def pick(self, ks: Indices) -> tuple[Array, Array]:
+        """The same at the indices `ks`."""
+        places = self.shifts[:, None] + ks
+        index = self.xp.asarray(places if self.kept is None else self.kept.column[places])
         a = self.xp.moveaxis(self.a[..., index], -2, 0)
         b = self.xp.moveaxis(self.b[..., index, :], -3, 0)
         return a, b
+
+
+def _exact_products(a: Array, b: Array, dtype: DType) -> bool:
+    """True where the product of any two of the operands is a float32: at most 22 significant bits, and exponents in range."""
+    if array_module(a) is not np:
+        return False
+    if dtype is not DType.BF16:
+        return dtype in (DType.FP16, DType.E4M3)
+    ends = []
+    for x in (a, b):
+        size = np.abs(x[np.isfinite(x) & (x != 0)])
+        ends.append((float(size.min()), float(size.max())) if size.size else (1.0, 1.0))
+    (low, high), (least, most) = ends
+    return low * least >= 2.0**-126 and high * most < 2.0**127
 
 
 def _value(schedule: Term, tile: _Tile) -> Array:
@@ -126,8 +157,12 @@ def _value(schedule: Term, tile: _Tile) -> Array:
     """
     todo: list[tuple[Term, bool]] = [(schedule, False)]
     done: list[Array] = []
+    lanes = _Lanes(schedule, tile)
     while todo:
         term, ready = todo.pop()
+        if term in lanes:
+            done.append(lanes.value(term))
+            continue
         below = _operands(term)
         if not ready and below:
             todo.append((term, True))
@@ -137,6 +172,48 @@ def _value(schedule: Term, tile: _Tile) -> Array:
         del done[len(done) - len(below):]
         done.append(_apply(term, values, tile))
     return done[0]
+
+
+class _Lanes:
+    """Chains of a schedule that are moved copies of one another, executed side by side: lanes cost no Python loop each."""
+
+    def __init__(self, schedule: Term, tile: _Tile) -> None:
+        self._tile = tile
+        self._groups = _groups(schedule)
+        self._done: dict[Term, Array] = {}
+
+    def __contains__(self, term: Term) -> bool:
+        return isinstance(term, Fma) and term in self._groups
+
+    def value(self, term: Term) -> Array:
+        """The value of one lane; those that come next are executed with it. It is given once for each time the lane stands in the term."""
+        if term not in self._done:
+            shape = self._tile.shape
+            at_once = max(1, _TILE_OUTPUTS // max(1, int(np.prod(shape, dtype=np.int64))))
+            group = self._groups[term]
+            waiting = list(islice((t for t in group if t is not term and t not in self._done), at_once - 1))
+            some = sorted([term, *waiting], key=group.__getitem__)
+            moves = np.array([group[t] - group[term] for t in some], np.int64)
+            tile = replace(self._tile, shifts=(self._tile.shifts[:, None] + moves).reshape(-1))
+            values = _apply(term, [tile.xp.zeros(tile.shape, tile.xp.float32)], tile).reshape(shape[0], len(some), *shape[1:])
+            self._done |= {t: values[:, i] for i, t in enumerate(some)}
+        return self._done.pop(term)
+
+
+@lru_cache(maxsize=16)
+def _groups(schedule: Term) -> dict[Term, dict[Term, int]]:
+    """For each chain that has moved copies, the chains that are copies of one another, with the first index of each."""
+    groups: dict[tuple[bool, tuple[Run, ...]], dict[Term, int]] = {}
+    todo = [schedule]
+    while todo:
+        term = todo.pop()
+        if isinstance(term, Fma) and isinstance(term.previous, Zero):
+            first = term.runs[0].first
+            if all(r.first >= first for r in term.runs):
+                runs = tuple(r.shifted(-first) for r in term.runs)
+                groups.setdefault((term.rounded, runs), {})[term] = first
+        todo.extend(_operands(term))
+    return {term: group for group in groups.values() if len(group) > 1 for term in group}
 
 
 def _operands(term: Term) -> tuple[Term, ...]:
@@ -158,18 +235,22 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
         case Zero():
             return tile.xp.zeros(tile.shape, tile.xp.float32)
         case Mul(k):
-            a, b = tile.gather(k, 1, None)
+            a, b = tile.gather(k, 1)
             return mul_rn(a, b)
         case Mma(_, row, runs):
             for run in runs:
                 for a, b in _slabs(run, tile):
                     values[0] = chain(values[0], a, b, row, tile.dtype, run.width)
             return values[0]
-        case Fma(_, runs):
+        case Fma(_, runs, rounded):
+            step = _plain_chain if tile.exact_products or (rounded and tile.xp is np) else _rounded_chain if rounded else _fma_chain
             for run in runs:
+                lanes = even_lanes(tile.a, tile.b, run, tile.shifts) if tile.exact_products and tile.kept is None else None
+                if lanes is not None:
+                    values[0] = lane_chain(values[0], *lanes)
+                    continue
                 for a, b in _slabs(run, tile):
-                    for k in range(a.shape[-1]):
-                        values[0] = fma_step(values[0], a[..., k:k + 1], b[..., k:k + 1, :])
+                    values[0] = step(values[0], a, b)
             return values[0]
         case Add(dtype, _, _):
             return add_rn(dtype, values[0], values[1])
@@ -183,18 +264,41 @@ def _apply(term: Term, values: list[Array], tile: _Tile) -> Array:
             return tile.functions[name](*values)
 
 
+def _fma_chain(acc: Array, a: Array, b: Array) -> Array:
+    for k in range(a.shape[-1]):
+        acc = fma_step(acc, a[..., k:k + 1], b[..., k:k + 1, :])
+    return acc
+
+
+def _rounded_chain(acc: Array, a: Array, b: Array) -> Array:
+    for k in range(a.shape[-1]):
+        acc = add_rn(DType.FP32, acc, mul_rn(a[..., k:k + 1], b[..., k:k + 1, :]))
+    return acc
+
+
+def _plain_chain(acc: Array, a: Array, b: Array) -> Array:
+    """Each product rounded, then added: the same bits as fused where every product is a float32."""
+    columns = np.ascontiguousarray(np.moveaxis(a, -1, 0))[..., None]
+    rows = np.ascontiguousarray(np.moveaxis(b, -2, 0))[..., None, :]
+    acc = acc.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for column, row in zip(columns, rows, strict=True):
+            acc += column * row
+    return canonical_nan(np, acc)
+
+
 def _slabs(run: Run, tile: _Tile) -> Iterator[tuple[Array, Array]]:
     """The operands of whole steps of a run, in order, gathered in bounded pieces."""
-    if run.contiguous and len(tile.shifts) == 1:
-        yield tile.gather(run.first, run.width * run.count, None)
+    if run.contiguous and len(tile.shifts) == 1 and tile.kept is None:
+        yield tile.gather(run.first, run.width * run.count)
         return
+    steps = np.arange(run.count) if tile.kept is None else tile.kept.steps(run, tile.shifts)
     wide = max(tile.a.size // tile.a.shape[-1], tile.b.size // tile.b.shape[-2]) * len(tile.shifts)
     at_once = max(1, _GATHER // max(1, wide * run.width))
     pattern = np.array(run.pattern, np.int64)
-    for t in range(0, run.count, at_once):
-        bases = run.first + np.arange(t, min(t + at_once, run.count)) * run.advance
-        ks = (bases[:, None] + pattern).reshape(-1)
-        yield tile.gather(0, len(ks), ks)
+    for t in range(0, len(steps), at_once):
+        bases = run.first + steps[t:t + at_once] * run.advance
+        yield tile.pick((bases[:, None] + pattern).reshape(-1))
 
 
 def _fold(term: Fold, total: Array, tile: _Tile) -> Array:
@@ -202,8 +306,9 @@ def _fold(term: Fold, total: Array, tile: _Tile) -> Array:
     shape = tile.shape
     one = int(np.prod(shape, dtype=np.int64))
     at_once = max(1, _TILE_OUTPUTS // max(1, one))
-    for t in range(0, term.count, at_once):
-        moves = np.arange(t, min(t + at_once, term.count), dtype=np.int64) * term.advance
+    chosen = np.arange(term.count, dtype=np.int64) if tile.kept is None else tile.kept.copies(term, tile.shifts)
+    for t in range(0, len(chosen), at_once):
+        moves = chosen[t:t + at_once] * term.advance
         shifts = (tile.shifts[:, None] + moves).reshape(-1)
         parts = _value(term.body, replace(tile, shifts=shifts)).reshape(shape[0], len(moves), *shape[1:])
         for c in range(len(moves)):

@@ -7,14 +7,14 @@ library would pick. What it does with an answer is exact: the GEMMDesc below, ex
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from probe.answer import Answer
-from probe.descriptor import GEMMDesc, Instruction, KCut, ShortTurn
+from probe.descriptor import CutLayout, Direction, GEMMDesc, Instruction, Join, KCut, ShortTurn
 from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
 from probe.inputs.operands import Operands
 from probe.preference import Preference
@@ -27,14 +27,20 @@ from probe.tensorcore import row_for
 VERSION = "0.1.0"
 SECOND_VERSION = "0.2.0"  # of the variant
 NVJET, CUTLASS_SHORT_FIRST, CUTLASS_SINGLE, FFMA = 66, 23, 21, 56
+GEMV, DOT = 13, 14  # lanes of one block for a matrix and a vector; of several for two vectors, and a second kernel sums the blocks
 COMPUTE_TYPE, OUTPUT_TYPE = 2, 4  # cublasLtReductionScheme_t
+NVJET_ALIGNMENT = 16  # bytes, of what the stand-in nvjet loads
 _SM_COUNT = 132
 # The simulation holds about five times the operands in memory (1.7 GB at 8192x8192x2048) and, beside that, 1.3 kB for each index of K
 # where a draw has 16 different rows and columns (16x16x300000: 380 MB), 2.5 kB where it has 32: both limits stay below 6 GB.
 _MOST_BYTES = 2**30
 _MOST_K = 2**20
+_MOST_VECTOR_K = 2**22  # of a product with a vector, for walks
 _ANNOUNCEMENT = "simulated library: a stand-in cost model picks the kernel, its answers are not cuBLASLt's"
 _SECOND_ANNOUNCEMENT = "simulated library sim-2: a made-up second release of the stand-in, there to be compared with sim; it is no cuBLASLt"
+_VECTOR_ANNOUNCEMENT = "simulated library sim-vectors: made-up kernels for products with a vector, there to show lanes; it is no cuBLASLt"
+_DOT_BLOCKS, _DOT_LANES = 16, 32
+_SAMPLED = 1024
 _SECOND_BLOCK = 256  # the variant's split parts are a multiple of this, and cover K
 
 
@@ -45,15 +51,21 @@ class SimulatedLibrary:
     second: a made-up second release, for comparing two libraries without a GPU. It answers as the first does, but for these: one
     tile of K below 8192 gets four parts and not three, an unsplit answer of several tiles swizzles, and layout tt has no kernel. Its parts
     are whole 256s and cover K, so it drops nothing.
+
+    vectors: whether products with a vector (M or N is 1, 16-bit inputs) have kernels of their own, whose lanes take K in turn; each layout
+    shows another form.
     """
 
     sm: int = 90
     drops_tail: bool = True
     second: bool = False
+    vectors: bool = False
 
     @property
     def announcement(self) -> str:
         """One line for the user: this is not a measurement."""
+        if self.vectors:
+            return _VECTOR_ANNOUNCEMENT
         return _SECOND_ANNOUNCEMENT if self.second else _ANNOUNCEMENT
 
     @property
@@ -61,6 +73,7 @@ class SimulatedLibrary:
         """A target of kind "simulated"; its hash is that of its version and settings."""
         version = SECOND_VERSION if self.second else VERSION
         identity = f"probe simulated library {version} sm_{self.sm} drops_tail={self.drops_tail}"
+        identity += " vectors" if self.vectors else ""
         return Target(f"sm_{self.sm}", _SM_COUNT, "simulated device", "none", LibraryKind.SIMULATED, version,
                       hashlib.sha256(identity.encode()).hexdigest())
 
@@ -70,10 +83,11 @@ class SimulatedLibrary:
         if refused:
             return Declined(DeclineReason.UNSUPPORTED, f"the simulated library does not do {refused}",
                             "fp16, bf16 or e4m3, output in the input dtype or fp32, no batch, no epilogue, alpha 1, beta 0")
-        if problem.total_bytes > _MOST_BYTES or problem.k > _MOST_K:
-            what = f"K = {problem.k}" if problem.k > _MOST_K else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
+        most_k = _MOST_VECTOR_K if self.vectors and 1 in (problem.m, problem.n) else _MOST_K
+        if problem.total_bytes > _MOST_BYTES or problem.k > most_k:
+            what = f"K = {problem.k}" if problem.k > most_k else f"{problem.total_bytes / 2**20:,.0f} MiB of operands"
             return Declined(DeclineReason.TOO_LARGE, f"{what} are too much to simulate",
-                            f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {_MOST_K}")
+                            f"operands of up to {_MOST_BYTES // 2**20} MiB, K up to {most_k}")
         try:
             row_for(self.sm, problem.a_dtype)
         except UsageError as error:
@@ -91,13 +105,31 @@ class SimulatedLibrary:
         return SimulatedSumming(problem.m, problem.n, problem.k, self.descriptor(problem, answer).schedule(),
                                 problem.a_dtype, problem.d_dtype)
 
+    @staticmethod
+    def workspace(problem: Problem, split: int) -> int:
+        """Bytes for the partial sums of a split answer, one fp32 an output element and part."""
+        return split * problem.m * problem.n * 4
+
     def kernels(self, problem: Problem, answer: Answer) -> tuple[str, ...]:
         """Names of the stand-in kernels that a call would launch, in order."""
         desc = self.descriptor(problem, answer)
-        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma"}.get(answer.algo_id, "simulated_cutlass")
+        name = {NVJET: "simulated_nvjet", FFMA: "simulated_ffma", GEMV: "simulated_gemv", DOT: "simulated_dot"}.get(
+            answer.algo_id, "simulated_cutlass")
         split = f"_splitK{answer.splitk_num}" if answer.splitk_num > 1 else ""
         main = f"{name}_{problem.a_dtype}_{desc.instruction_k}{split}_{problem.layout}"
+        if answer.algo_id == DOT:
+            return main, "simulated_reduce_1Block"
         return (main, "simulated_splitKreduce") if split else (main,)
+
+
+def is_aligned(problem: Problem, preference: Preference) -> bool:
+    """Whether the stand-in nvjet takes it: N and K, stated leading dimensions and promised addresses are multiples of 16 bytes."""
+    p = problem
+    if p.a_dtype.is_fp8:
+        return True
+    strides = [ld for ld in (p.lda, p.ldb) if ld is not None]
+    promised = p.alignments(preference)[:2]
+    return not any(x * p.a_dtype.itemsize % NVJET_ALIGNMENT for x in (p.k, p.n, *strides)) and min(promised) >= NVJET_ALIGNMENT
 
 
 def _refused(problem: Problem) -> str:
@@ -125,7 +157,11 @@ class _Model:
     def answer(self) -> Answer:
         p = self.problem
         fp8 = p.a_dtype.is_fp8
-        aligned = fp8 or (p.k % 8 == 0 and p.n % 8 == 0)
+        aligned = is_aligned(p, self.preference)
+        if self.library.vectors and not fp8 and p.m == 1 and p.n == 1 and self._dot_workspace() <= self.preference.workspace_bytes:
+            return replace(self._make(DOT, 1), workspace_bytes=self._dot_workspace())
+        if self.library.vectors and not fp8 and 1 in (p.m, p.n):
+            return self._make(GEMV, 1)
         if not fp8 and p.k <= 32 and p.d_dtype is not DType.FP32:
             return self._make(FFMA, 1)
         split = self._split(aligned)
@@ -143,10 +179,10 @@ class _Model:
         if tiles == 1 and aligned and p.k < 8192:
             wanted = 4 if self.library.second else 3
         allowed = self.preference.reduction_scheme_mask & (COMPUTE_TYPE | OUTPUT_TYPE)
-        return wanted if wanted > 1 and allowed and self._workspace(wanted) <= self.preference.workspace_bytes else 1
+        return wanted if wanted > 1 and allowed and self.library.workspace(p, wanted) <= self.preference.workspace_bytes else 1
 
-    def _workspace(self, split: int) -> int:
-        return split * self.problem.m * self.problem.n * 4
+    def _dot_workspace(self) -> int:
+        return _DOT_BLOCKS * 4
 
     def _make(self, algo_id: int, split: int) -> Answer:
         scheme = 0
@@ -154,7 +190,8 @@ class _Model:
             scheme = COMPUTE_TYPE if self.preference.reduction_scheme_mask & COMPUTE_TYPE else OUTPUT_TYPE
         swizzling = int(self.library.second and split == 1 and (self.problem.m > 64 or self.problem.n > 64))
         return Answer(algo_id=algo_id, tile=0, splitk_num=split, reduction_scheme=scheme, swizzling=swizzling, custom_option=0,
-                      stages=0, inner_shape=0, cluster_shape=0, workspace_bytes=self._workspace(split) if split > 1 else 0, waves=1.0)
+                      stages=0, inner_shape=0, cluster_shape=0,
+                      workspace_bytes=self.library.workspace(self.problem, split) if split > 1 else 0, waves=1.0)
 
 
 def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrary) -> GEMMDesc:
@@ -177,6 +214,8 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
     partial = p.d_dtype if answer.reduction_scheme == OUTPUT_TYPE else DType.FP32
     common: dict[str, Any] = {"k": k, "k_summed": summed, "input_dtype": p.a_dtype, "output_dtype": p.d_dtype,
                               "partial_dtype": partial if cuts else DType.FP32}
+    if answer.algo_id in (GEMV, DOT):
+        return GEMMDesc(**common, row=None, instruction_k=1, instruction=Instruction.FMA, k_cuts=_lane_cuts(problem, answer))
     if answer.algo_id == FFMA:
         return GEMMDesc(**common, row=None, instruction_k=1, instruction=Instruction.FMA)
     row = row_for(library.sm, p.a_dtype)
@@ -191,6 +230,18 @@ def kernel_descriptor(problem: Problem, answer: Answer, library: SimulatedLibrar
                     use_fast_accum=answer.algo_id == CUTLASS_SHORT_FIRST)
 
 
+def _lane_cuts(problem: Problem, answer: Answer) -> tuple[KCut, ...]:
+    """The nest of a stand-in vector kernel: each layout shows another one of the forms that were seen on a device."""
+
+    def lanes(span: int, count: int, direction: Direction = Direction.DOWN) -> KCut:
+        return KCut(span, CutLayout.STRIDED, count, Join.CHAIN if direction is Direction.FORWARD else Join.BUTTERFLY, direction)
+
+    if answer.algo_id == DOT:  # blocks in turn, the lanes of a block closed for each, then the blocks
+        return (lanes(_DOT_LANES, _DOT_BLOCKS), lanes(1, _DOT_LANES))
+    return {Layout.NN: (lanes(1, 128),), Layout.TN: (lanes(8, 32),),
+            Layout.NT: (KCut(2048), lanes(2, 64, Direction.UP)), Layout.TT: (lanes(4, 16, Direction.FORWARD), KCut(64))}[problem.layout]
+
+
 class SimulatedSumming:
     """A schedule as a function from operands to output bytes. Each different row meets each different column once."""
 
@@ -202,20 +253,23 @@ class SimulatedSumming:
 
     def outputs(self, batch: Sequence[tuple[Operands, Cells | None]]) -> list[np.ndarray]:
         """One product for each entry. Raises EnvironmentProblem where the operands do not fit in memory."""
-        out = []
-        for operands, cells in batch:
-            self.launches += 1
-            try:
-                out.append(self._whole(operands) if cells is None else self._cells(operands, cells))
-            except MemoryError:
-                raise EnvironmentProblem(f"simulating {self.m}x{self.n}x{self.k} does not fit in memory", "a smaller shape") from None
+        out: list[np.ndarray] = []
+        try:
+            for group in _groups(batch):
+                self.launches += len(group)
+                first, cells = group[0]
+                out += self._whole([operands for operands, _ in group]) if cells is None else [self._cells(first, cells)]
+        except MemoryError:
+            raise EnvironmentProblem(f"simulating {self.m}x{self.n}x{self.k} does not fit in memory", "a smaller shape") from None
         return out
 
-    def _whole(self, operands: Operands) -> np.ndarray:
-        a, rows = _different(operands.a(np))
-        b, columns = _different(operands.b(np))
-        block = execute(self.schedule, a, b.T, self.input_dtype)
-        return np.asarray(block[np.ix_(rows, columns)])
+    def _whole(self, group: list[Operands]) -> list[np.ndarray]:
+        """Products of operands that share rows or columns: each different row meets each different column once."""
+        rows, columns = _Lines(), _Lines()
+        places = [(rows.add(one.a_key, lambda one=one: one.a(np)), columns.add(one.b_key, lambda one=one: one.b(np)))  # type: ignore[misc]
+                  for one in group]
+        block = execute(self.schedule, rows.stacked(), columns.stacked().T, self.input_dtype)
+        return [np.asarray(block[np.ix_(own, facing)]) for own, facing in places]
 
     def _cells(self, operands: Operands, cells: Cells) -> np.ndarray:
         a, b = operands.a(np, cells.rows), operands.b(np, cells.columns)
@@ -226,10 +280,59 @@ class SimulatedSumming:
         return np.asarray(execute(self.schedule, a[:, None, :], b[:, :, None], self.input_dtype)[:, 0, 0])
 
 
+class _Lines:
+    """Different rows of A, or columns of B, of several products."""
+
+    def __init__(self) -> None:
+        self._lines: list[np.ndarray] = []
+        self._places: dict[Hashable, np.ndarray] = {}
+
+    def add(self, key: Hashable, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Where the lines of one operand are among the different ones; equal keys mean equal operands."""
+        if key not in self._places:
+            lines, index = _different(make())
+            self._places[key] = len(self._lines) + index
+            self._lines += list(lines)
+        return self._places[key]
+
+    def stacked(self) -> np.ndarray:
+        return np.stack(self._lines)
+
+
+def _groups(batch: Sequence[tuple[Operands, Cells | None]]) -> Iterator[list[tuple[Operands, Cells | None]]]:
+    """Entries in a row whose operands make a grid: each A of them with each B. Others stay alone, and so does what is read in cells."""
+    group: list[tuple[Operands, Cells | None]] = []
+    for entry in batch:
+        longer = [*group, entry]
+        if group and (group[0][1] is not None or entry[1] is not None or not _sharing(longer)):
+            yield group
+            longer = [entry]
+        group = longer
+    if group:
+        yield group
+
+
+def _sharing(group: list[tuple[Operands, Cells | None]]) -> bool:
+    """True where the last of a group shares an operand with those before it, and what is shared saves at least half of the work."""
+    *before, (last, _) = group
+    rows, columns = {one.a_key for one, _ in before}, {one.b_key for one, _ in before}
+    if last.a_key not in rows and last.b_key not in columns:
+        return False
+    return len(rows | {last.a_key}) * len(columns | {last.b_key}) <= 2 * len(group)
+
+
 def _different(lines: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different lines of a matrix, and for each line which of them it is."""
-    keys = [line.tobytes() for line in lines]
-    order: dict[bytes, int] = {}
-    index = np.array([order.setdefault(key, len(order)) for key in keys])
-    first = np.array([keys.index(key) for key in order])
-    return lines[first], index
+    """The different lines of a matrix, and for each line which of them it is. Lines that differ where they are sampled need no more."""
+    step = max(1, lines.shape[1] // _SAMPLED)
+    known: dict[bytes, list[int]] = {}
+    first: list[int] = []
+    index = np.empty(len(lines), np.int64)
+    for at, line in enumerate(lines):
+        alike = known.setdefault(line[::step].tobytes(), [])
+        which = next((i for i in alike if np.array_equal(line, lines[first[i]])), None)
+        if which is None:
+            which = len(first)
+            alike.append(which)
+            first.append(at)
+        index[at] = which
+    return lines[np.array(first)], index

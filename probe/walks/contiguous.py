@@ -15,16 +15,18 @@ import numpy as np
 from probe.errors import Declined
 from probe.schedule.terms import Run, join_runs, run_of
 from probe.walks.general import Node, tree_over
+from probe.walks.joining import usual_join
 from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
 from probe.walks.tree import Joint, Loop, SumTree
 
-PREFIX = 252  # indices read one by one: more than a turn of any loop seen (128), and their window fits every output's exact count
 HEAD = 40  # indices read one by one at the start of a further loop, where the first one was seen to be regular
 SUFFIX = 40  # indices read one by one before the end of a loop of each length: a short last step
 LOOK = 160  # how far right of a pair its step may end
 _SAMPLES = 16  # indices sampled inside a loop of each length, and loops sampled of the same length at two indices
 _LOOPS_SAMPLED = 256
+_LOOPS_SAMPLED_ALONE = 64  # where a launch reads one experiment
+_FEW_LOOPS = 256  # of these, every cut is checked; of more, as many that are spread over them all
 _CUTS_AT_ONCE = 4096
 MOST_LOOPS = 32768
 
@@ -39,7 +41,7 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
     """The tree over [0, extent), or None where it is not made of intervals in regular loops."""
     if extent == 1:
         return Loop(None, (run_of((0,)),))
-    pairs, windows = prefix_experiments(extent)
+    pairs, windows = prefix_experiments(reader, extent)
     sizes = reader.lost(pairs, windows) + 2
     cuts = _cuts(reader, extent, sizes)
     if cuts is None:
@@ -50,6 +52,10 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
         return None
     if len(pieces) == 1:
         return Loop(None, runs[0])
+    if len(pieces) > _FEW_LOOPS:  # asking how each of them meets the first would take as many readings
+        joined = usual_join(reader, [Loop(None, r) for r in runs], cuts, rng)
+        if joined is not None:
+            return joined
     node = tree_over(reader, np.array(cuts, np.int64))
     if isinstance(node, Declined):
         return None
@@ -59,10 +65,10 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
 # -- cuts -----------------------------------------------------------------------------------------------------------
 
 
-def prefix_experiments(extent: int) -> tuple[np.ndarray, np.ndarray]:
+def prefix_experiments(reader: Reader, extent: int) -> tuple[np.ndarray, np.ndarray]:
     """The pairs (m, m + 1) at the start of K with the window that holds them all."""
-    ms = np.arange(min(extent - 1, PREFIX), dtype=np.int64)
-    return np.stack([ms, ms + 1], axis=1), np.tile(np.array([[0, min(extent, PREFIX + 2)]], np.int64), (len(ms), 1))
+    ms = np.arange(min(extent - 1, reader.prefix), dtype=np.int64)
+    return np.stack([ms, ms + 1], axis=1), np.tile(np.array([[0, min(extent, reader.prefix + 2)]], np.int64), (len(ms), 1))
 
 
 def _cuts(reader: Reader, extent: int, sizes: np.ndarray) -> list[int] | None:
@@ -139,7 +145,9 @@ def _check_cuts(reader: Reader, before: int, ahead: list[int], extent: int) -> i
     """How many of the predicted cuts hold: a loop must run unbroken up to the cut, and a new one start exactly there."""
     starts = [before, *ahead[:-1]]
     pairs, windows, want, owner = [], [], [], []
-    for i, (start, cut) in enumerate(zip(starts, ahead, strict=True)):
+    some = range(len(ahead)) if len(ahead) <= _FEW_LOOPS else np.linspace(0, len(ahead) - 1, _FEW_LOOPS // 4).astype(int).tolist()
+    for i in some:
+        start, cut = starts[i], ahead[i]
         if cut - start > 2:  # the last two indices of a loop still hold its first one
             pairs.append((cut - 2, cut - 1))
             windows.append((start, start + 1))
@@ -160,6 +168,9 @@ def _check_cuts(reader: Reader, before: int, ahead: list[int], extent: int) -> i
         return len(ahead)
     left = reader.survivors(np.array(pairs, np.int64), np.array(windows, np.int64))
     wrong = [o for o, w, g in zip(owner, want, left, strict=True) if w != g]
+    if wrong and len(some) < len(ahead):  # what lies between the last good one and the first wrong one is looked at by itself
+        good = max((i for i in some if i < min(wrong)), default=-1) + 1
+        return good + _check_cuts(reader, ahead[good - 1] if good else before, ahead[good:min(wrong) + 1], extent)
     return min(wrong) if wrong else len(ahead)
 
 
@@ -186,7 +197,7 @@ def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.rand
     """The steps of every loop: read at the ends of one loop of each length, extended evenly, and sampled everywhere."""
     first, forms = pieces[0], {}
     seen = sizes[:first.stop - 1]
-    closed = int((seen < PREFIX + 2).sum()) if first.stop > PREFIX else len(seen)  # their steps end within the prefix
+    closed = int((seen < reader.prefix + 2).sum()) if first.stop > reader.prefix else len(seen)  # their steps end within the prefix
     known = np.arange(closed, dtype=np.int64)
     tail = np.arange(max(len(known), first.stop - 1 - SUFFIX), first.stop - 1, dtype=np.int64)
     ends = np.concatenate([seen[:len(known)], _step_ends(reader, tail, np.full(len(tail), first.stop))])
@@ -196,7 +207,7 @@ def _steps(reader: Reader, pieces: list[_Piece], sizes: np.ndarray, rng: np.rand
     forms[first.stop] = shape
     regular = len({*np.diff([0, *shape[:-1]]).tolist()}) <= 1
     others = {p.stop - p.start: p for p in reversed(pieces) if p.stop - p.start != first.stop}
-    dense = {length: _dense(piece, HEAD if regular else PREFIX) for length, piece in others.items()}
+    dense = {length: _dense(piece, HEAD if regular else reader.prefix) for length, piece in others.items()}
     if dense:
         ms = np.concatenate(list(dense.values()))
         found = _step_ends(reader, ms, np.concatenate([np.full(len(d), others[n].stop) for n, d in dense.items()]))
@@ -244,7 +255,8 @@ def _sampled(reader: Reader, pieces: list[_Piece], forms: dict[int, list[int]], 
     ms: list[int] = []
     owners: list[_Piece] = []
     seen: set[int] = set()
-    chosen = pieces if len(pieces) <= _LOOPS_SAMPLED else [pieces[i] for i in sorted(rng.choice(len(pieces), _LOOPS_SAMPLED, False))]
+    most = _LOOPS_SAMPLED if reader.width > 1 else _LOOPS_SAMPLED_ALONE
+    chosen = pieces if len(pieces) <= most else [pieces[i] for i in sorted(rng.choice(len(pieces), most, False))]
     for piece in chosen:
         length = piece.stop - piece.start
         if length < 2:

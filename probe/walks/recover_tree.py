@@ -7,23 +7,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from probe.errors import Declined, DeclineReason
-from probe.problem import DType
-from probe.schedule import ZERO, Row, Term, add, mma
 from probe.walks.check import every_index, random_check
 from probe.walks.contiguous import contiguous_tree, prefix_experiments
 from probe.walks.extent import extent_windows, summed_extent
 from probe.walks.general import loops_of, tree_over
+from probe.walks.lanes import lane_tree, looks_dealt
 from probe.walks.reader import Reader
-from probe.walks.tree import Joint, Loop, SumTree
+from probe.walks.tree import SumTree, shape_term
 
 CHECKS = 96
 GENERAL_LIMIT = 4096  # indices: the general walk asks each of them at least once, and up to 16 times inside an instruction
-_ANY_ROW = Row(64, 64)  # stands for any instruction where only the tree matters
 
 
 @dataclass(frozen=True)
 class WalkResult:
-    """The tree, how far K is summed, how it was found ("adaptive", "general"), what it cost."""
+    """The tree, how far K is summed, how it was found ("adaptive", "lanes", "general"), what it cost."""
 
     tree: SumTree
     extent: int
@@ -35,18 +33,20 @@ class WalkResult:
 def recover_tree(reader: Reader, seed: int, exhaustive: bool = False) -> WalkResult | Declined:
     """Read the summation tree of one output element. Deterministic for a seed."""
     rng = np.random.Generator(np.random.Philox(seed))
-    pairs, windows = prefix_experiments(reader.k)
+    pairs, windows = prefix_experiments(reader, reader.k)
     whole = extent_windows(reader)
     reader.read_ahead(np.concatenate([np.full((len(whole), 2), -1, np.int64), pairs]), np.concatenate([whole, windows]))
     extent = summed_extent(reader)
     if isinstance(extent, Declined):
         return extent
-    tree = contiguous_tree(reader, extent, rng)
-    if tree is not None and _confirmed(reader, tree, extent, rng, exhaustive):
-        return WalkResult(tree, extent, "adaptive", reader.launches, reader.experiments)
+    walks = [("adaptive", contiguous_tree), ("lanes", lane_tree)]
+    for name, walk in walks[::-1] if looks_dealt(reader, extent) else walks:
+        tree = walk(reader, extent, rng)
+        if tree is not None and _confirmed(reader, tree, extent, rng, exhaustive):
+            return WalkResult(tree, extent, name, reader.launches, reader.experiments)
     if extent > GENERAL_LIMIT:
         return Declined(DeclineReason.TREE_UNREADABLE,
-                        f"the sum is not made of regular intervals, and {extent} indices are too many for the general walk",
+                        f"the sum is not made of regular intervals or lanes, and {extent} indices are too many for the general walk",
                         f"K up to {GENERAL_LIMIT}")
     everything = np.arange(extent, dtype=np.int64)
     node = tree_over(reader, everything)
@@ -65,14 +65,3 @@ def _confirmed(reader: Reader, tree: SumTree, extent: int, rng: np.random.Genera
     if not random_check(reader, term, extent, rng, CHECKS):
         return False
     return not exhaustive or every_index(reader, term, extent)
-
-
-def shape_term(tree: SumTree) -> Term:
-    """The tree as a schedule with stand-in arithmetic: for questions about its nodes only."""
-    if isinstance(tree, Loop):
-        return mma(ZERO if tree.before is None else shape_term(tree.before), _ANY_ROW, tree.runs)
-    assert isinstance(tree, Joint)
-    term = shape_term(tree.parts[0])
-    for part in tree.parts[1:]:
-        term = add(DType.FP32, term, shape_term(part))
-    return term

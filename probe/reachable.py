@@ -18,12 +18,13 @@ import numpy as np
 
 from probe.answer import CONFIG_ATTRIBUTES, Answer
 from probe.capabilities import Capabilities
-from probe.errors import Declined, EnvironmentProblem, ExitCode, UsageError
+from probe.errors import Declined, ExitCode, UsageError
+from probe.newfile import new_file
 from probe.oracle import SIMULATED_LIBRARIES, Oracle, open_oracle
 from probe.pipeline import Progress
 from probe.preference import Preference
 from probe.problem import DType, Layout, Problem
-from probe.records import check_output, name_aside, now, publish
+from probe.records import check_output, now
 from probe.target import Target
 from probe.values import check_int, parse_enum
 from probe.verbs import MAX_SEED
@@ -175,13 +176,5 @@ def drawn(like: Problem, seed: int) -> Iterator[Problem]:
 
 def _write(found: Answers, path: Path) -> None:
     """The JSON file, whole or not at all; an existing one is never replaced."""
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         aside.write_text(json.dumps(found.to_document(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        publish(aside, path)
-    except FileExistsError as error:
-        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        aside.unlink(missing_ok=True)

@@ -14,6 +14,7 @@ from probe.answer import Answer
 from probe.capture import Capture
 from probe.descriptor import GEMMDesc
 from probe.errors import EnvironmentProblem, ExitCode, UsageError
+from probe.newfile import name_aside, new_file
 from probe.preference import Preference
 from probe.problem import Problem
 from probe.proof import Outcome, Proof
@@ -223,37 +224,11 @@ def write_point(point: Point, path: Path) -> None:
     Raises as `check_output` does.
     """
     check_output(path)
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         if path.suffix == ".json":
             aside.write_text(json.dumps(point.to_document(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         else:
             write_rows([row_of(point, c) for c in point.classes], aside)
-        publish(aside, path)
-    except FileExistsError as error:
-        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink()
-
-
-def name_aside(path: Path) -> Path:
-    """Where a file is made before it gets its name: in the same folder, hidden, this process's own."""
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
-
-
-def publish(aside: Path, path: Path) -> None:
-    """Give a finished file its name. A link, unlike a rename, fails where the name is taken."""
-    try:
-        os.link(aside, path)
-    except FileExistsError:
-        raise
-    except OSError:  # FAT and some network file systems have no links: there a file made within these microseconds would be replaced
-        if os.path.lexists(path):
-            raise FileExistsError(path) from None
-        aside.rename(path)
 
 
 def write_rows(rows: list[dict[str, Any]], path: Path) -> None:

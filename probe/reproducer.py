@@ -6,14 +6,14 @@ import json
 import re
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 from probe.errors import EnvironmentProblem, UsageError
+from probe.newfile import new_file
 from probe.oracle import SIMULATED_LIBRARIES, DeviceOracle, Opened, open_oracle
-from probe.records import name_aside, now, publish
+from probe.records import now
 from probe.tail.report import SCRIPT, render_report
 from probe.tail.search import MOST_K, Progress, TailFindings, search
 from probe.target import LibraryKind, Target
@@ -143,17 +143,5 @@ def _run_script(script: Path, opened: Opened, gpu: int, notice: Progress) -> str
 
 def _write(path: Path, text: str, replace_own: bool = False) -> None:
     """A file that appears whole. replace_own: a file that is there is probe's own, and is replaced."""
-    aside = name_aside(path)
-    try:
+    with new_file(path, replace=replace_own) as aside:
         aside.write_text(text, encoding="utf-8")
-        if replace_own:
-            aside.rename(path)
-        else:
-            publish(aside, path)
-    except FileExistsError:
-        raise UsageError(f"{path} exists and is not overwritten", "another folder, or remove it first") from None
-    except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror}", "another folder, or more room") from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()

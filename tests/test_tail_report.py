@@ -183,7 +183,7 @@ def test_a_torch_run_is_told(reached: tuple[Path, list[Row]], tmp_path: Path) ->
                             "to_k": 12104}]}
     (tmp_path / "torch.json").write_text(json.dumps(document))
     text = render_report(tmp_path)
-    assert "The fault reaches: linear, float16." in text and "13.1.0 (`" in text and "short above" not in text
+    assert "The fault reaches: linear (float16)." in text and "13.1.0 (`" in text and "short above" not in text
     assert "| linear, float16 | cublaslt | 1 of 1 | 1, 1 of 1 | 1 of 1, to 12,104 | 1x16x12104 |" in text
     assert "| mm, float16 | cublaslt | 0 of 0 (1 refused) | not seen |" in text
     (tmp_path / "reach.parquet").write_bytes((reached[0] / "reach.parquet").read_bytes())

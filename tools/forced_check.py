@@ -26,11 +26,12 @@ from probe.capabilities import Capabilities
 from probe.children import Child
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
 from probe.forced import Forced
+from probe.newfile import new_file
 from probe.oracle import open_oracle
 from probe.preference import Preference, parse_alignments
 from probe.problem import DType, Layout, Problem
 from probe.reachable import Answers, Reachable, list_answers
-from probe.records import Point, check_output, name_aside, now, publish
+from probe.records import Point, check_output, now
 from probe.schedule import render_text
 from probe.wire import ChildBug
 
@@ -194,10 +195,8 @@ def main(arguments: list[str] | None = None) -> int:
                 "case_seconds": options.case_seconds, "long_seconds": options.long_seconds,
                 "lists": {str(d): {"declined": str(x)} if isinstance(x, Declined) else x.to_document() for d, x in lists.items()},
                 "walks": results}
-    aside = name_aside(output)
-    aside.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    publish(aside, output)
-    aside.unlink(missing_ok=True)
+    with new_file(output) as aside:
+        aside.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     return 1 if left else 0
 
 

@@ -31,10 +31,11 @@ from typing import Any
 from probe.answer import CONFIG_ATTRIBUTES, Answer
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
 from probe.forced import Forced
+from probe.newfile import new_file
 from probe.oracle import DeviceOracle, Opened, Oracle, open_oracle
 from probe.preference import Preference
 from probe.problem import DType, Problem
-from probe.records import check_output, name_aside, now
+from probe.records import check_output, now
 from probe.tail.count import DeviceCounter, OracleCounter, count
 from probe.tail.draws import MOST_SIDE, Drawing
 from probe.tail.rule import NVJET, Condition, predicted
@@ -291,9 +292,8 @@ def _announce(opened: Opened) -> None:
 
 
 def _write_json(document: dict[str, Any], path: Path) -> None:
-    aside = name_aside(path)
-    aside.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    aside.rename(path)
+    with new_file(path, replace=True) as aside:
+        aside.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _drawing(options: argparse.Namespace) -> Drawing:

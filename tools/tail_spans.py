@@ -16,7 +16,8 @@ from pathlib import Path
 
 from probe.difference.file import read_dataset
 from probe.errors import UsageError
-from probe.records import name_aside, now
+from probe.newfile import new_file
+from probe.records import now
 from probe.tail.spans import KIND, Span, spans_document, spans_of
 
 
@@ -38,9 +39,8 @@ def take(paths: list[Path], output: Path) -> dict[str, int]:
             # the same sum of the same library with the same result, from a further dataset, tells nothing new
             spans.setdefault((span.target, span.problem, span.split, span.span, span.k_summed, span.grid, span.outcome), span)
     document = spans_document(spans.values(), now(), without)
-    aside = name_aside(output)
-    aside.write_text(json.dumps(document, allow_nan=False).replace('}, {', '},\n{') + "\n", encoding="utf-8")
-    aside.rename(output)
+    with new_file(output, replace=True) as aside:
+        aside.write_text(json.dumps(document, allow_nan=False).replace('}, {', '},\n{') + "\n", encoding="utf-8")
     return {"datasets": len(paths), "spans": len(spans), "without_a_span": without}
 
 

@@ -8,7 +8,6 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ from benchmarks.coverage.rows import Dataset, Outcome
 from probe.errors import Declined, EnvironmentProblem, LibraryError, UsageError
 from probe.inputs.draws import Draw, DrawKind
 from probe.inputs.probes import pair_for
+from probe.newfile import new_file
 from probe.oracle import open_oracle
 from probe.preference import Preference
 from probe.problem import Problem
-from probe.records import name_aside, publish
 from probe.summing import Summing
 from probe.walks.reader import Reader, places_for
 
@@ -125,19 +124,11 @@ def leaves(summing: Summing, pairs: Bits) -> Bits:
 
 
 def _write(path: Path, arrays: dict[str, Bits]) -> None:
-    aside = name_aside(path)
-    try:
-        with zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as file:
-            for name, array in arrays.items():
-                held = io.BytesIO()
-                np.save(held, array)
-                file.writestr(f"{name}.npy", held.getvalue())
-        publish(aside, path)
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+    with new_file(path) as aside, zipfile.ZipFile(aside, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, array in arrays.items():
+            held = io.BytesIO()
+            np.save(held, array)
+            file.writestr(f"{name}.npy", held.getvalue())
 
 
 def load(path: Path) -> Iterator[Dumped]:

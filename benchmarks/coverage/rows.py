@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,8 +11,9 @@ from typing import Any
 
 from probe.answer import CONFIG_ATTRIBUTES, Answer
 from probe.capture import Capture
-from probe.errors import Declined, DeclineReason, EnvironmentProblem, UsageError
-from probe.records import name_aside, now, publish
+from probe.errors import Declined, DeclineReason, UsageError
+from probe.newfile import new_file
+from probe.records import now
 from probe.stream import Asked
 
 VERSION = 1
@@ -161,17 +160,8 @@ def write(rows: Iterable[Row], facts: Mapping[str, Any], path: Path, columns: Se
     schema = pa.schema([pa.field(name, pa.type_for_alias(COLUMNS[name])) for name in columns],
                        {"probe.kind": KIND, "probe.version": str(VERSION), "probe.facts": json.dumps(dict(facts), sort_keys=True)})
     table = pa.Table.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         pq.write_table(table, aside, compression="zstd", compression_level=15)
-        publish(aside, path)
-    except FileExistsError as error:
-        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        with suppress(OSError):
-            os.unlink(aside)
 
 
 def read(paths: Sequence[Path]) -> Dataset:

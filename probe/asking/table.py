@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from probe.answering import COLUMNS, DISTINCT_COLUMNS, QUESTION_COLUMNS, arrow_schema
 from probe.errors import EnvironmentProblem, UsageError
-from probe.records import check_output, name_aside, publish
+from probe.newfile import name_aside, publish
+from probe.records import check_output
 from probe.target import Target
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from probe.campaign.parts import read_part, sync_folder, write_part
 from probe.campaign.rows import CAMPAIGN_VERSION, COLUMNS, KIND, Row
 from probe.campaign.spec import Campaign
 from probe.errors import EnvironmentProblem, UsageError
-from probe.records import name_aside, publish
+from probe.newfile import name_aside, publish
 from probe.target import Target
 
 ROWS_A_PART = 512

@@ -11,7 +11,7 @@ from typing import Any
 
 from probe.campaign.rows import CAMPAIGN_VERSION, COLUMNS, KIND, Row
 from probe.errors import EnvironmentProblem, UsageError
-from probe.records import name_aside, publish
+from probe.newfile import new_file
 
 _ORIGIN = b"probe.campaign"
 
@@ -29,21 +29,14 @@ def write_part(rows: Sequence[Row], path: Path, identity: str, origin: Mapping[s
     if origin is not None:
         meta[_ORIGIN.decode()] = json.dumps(origin, separators=(",", ":"))
     schema = pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()], meta)
-    aside = name_aside(path)
+    with new_file(path) as aside, aside.open("xb") as file:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema), file, compression="zstd", compression_level=level)
+        file.flush()
+        os.fsync(file.fileno())
     try:
-        with aside.open("xb") as file:
-            pq.write_table(pa.Table.from_pylist(list(rows), schema), file, compression="zstd", compression_level=level)
-            file.flush()
-            os.fsync(file.fileno())
-        publish(aside, path)
         sync_folder(path.parent)
-    except FileExistsError:
-        raise UsageError(f"{path} exists and is not overwritten", "another name, or remove it first") from None
     except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}", "free some room; what is whole stays") from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()
+        raise EnvironmentProblem(f"{path.parent} cannot be flushed: {error.strerror or error}", "what is whole stays") from None
 
 
 def read_part(path: Path, identity: str | None = None, columns: Sequence[str] | None = None) -> list[Row]:

@@ -7,15 +7,15 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
 from probe.difference.rows import COLUMNS, DIFFERENCE_VERSION, KIND, Row
 from probe.errors import EnvironmentProblem, UsageError
+from probe.newfile import new_file
 from probe.preference import Preference
-from probe.records import check_output, name_aside, publish
+from probe.records import check_output
 from probe.regimes import Case
 from probe.target import Target
 
@@ -35,17 +35,8 @@ def write_dataset(rows: Sequence[Row], path: Path) -> None:
     check_dataset(path)
     schema = pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()],
                        {"probe.kind": KIND, "probe.version": str(DIFFERENCE_VERSION)})
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         pq.write_table(pa.Table.from_pylist(list(rows), schema), aside, compression="zstd")
-        publish(aside, path)
-    except FileExistsError as error:
-        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from error
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        with suppress(OSError):
-            aside.unlink()
 
 
 def read_dataset(path: Path) -> list[Row]:

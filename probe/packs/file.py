@@ -12,12 +12,12 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from probe.errors import EnvironmentProblem, UsageError
-from probe.records import name_aside, publish
+from probe.newfile import new_file
 
 KIND, VERSION = "evidence pack", 1
 MANIFEST, ROWS = "manifest.json", "rows.jsonl"
@@ -47,22 +47,13 @@ def write_pack(path: Path, about: Mapping[str, Any], rows: Sequence[bytes], read
                           allow_nan=False).encode()
     if len(manifest) > MOST_MANIFEST:
         raise UsageError("the manifest of the pack is too large", "fewer recordings")
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         with zipfile.ZipFile(aside, "x") as file:
             for name, data in {MANIFEST: manifest, **entries}.items():
                 kind = zipfile.ZIP_STORED if READING.fullmatch(name) else zipfile.ZIP_DEFLATED  # an npz is compressed already
                 file.writestr(zipfile.ZipInfo(name, _DATE), data, kind, 9)
         if aside.stat().st_size > MOST_FILE:
             raise UsageError(f"the pack passes {MOST_FILE // 2**20} MiB", "fewer rows or recordings")
-        publish(aside, path)
-    except FileExistsError:
-        raise UsageError(f"{path} exists and is not overwritten", "another name, or remove it first") from None
-    except OSError as error:
-        raise EnvironmentProblem(f"{path} cannot be written: {error.strerror or error}", "another folder, or more room") from None
-    finally:
-        with suppress(OSError):
-            aside.unlink()
     return hashlib.sha256(manifest).hexdigest()
 
 

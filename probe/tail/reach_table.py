@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from probe.errors import EnvironmentProblem, UsageError
+from probe.errors import UsageError
+from probe.newfile import new_file
 
 KIND, VERSION = "splitk-tail-reach", 1
 
@@ -66,22 +66,13 @@ def write_reach(rows: list[Row], about: Mapping[str, Any], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from probe.records import check_output, name_aside, publish
+    from probe.records import check_output
 
     check_output(path)
     schema = pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()],
                        {"probe.kind": KIND, "probe.version": str(VERSION), "probe.about": json.dumps(about, sort_keys=True)})
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         pq.write_table(pa.Table.from_pylist(rows, schema), aside, compression="zstd")
-        publish(aside, path)
-    except FileExistsError:
-        raise UsageError(f"output {path} exists and is not overwritten", "another name, or remove it first") from None
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        if os.path.lexists(aside):
-            aside.unlink()
 
 
 def read_reach(path: Path) -> tuple[list[Row], dict[str, Any]]:

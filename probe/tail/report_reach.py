@@ -146,7 +146,12 @@ def _torch_run(name: str, document: dict[str, Any], releases: list[Release]) -> 
                      f"{split}, {nvjet} of {len(seen)}" if seen else "not seen", f"{len(found)} of {len(sweeps)}, {to_k}",
                      f"{smallest['m']}x{smallest['n']}x{smallest['smallest_k']}" if smallest else "-"])
     reached = [row[0] for row in rows if not str(row[2]).startswith("0 ") or row[5] != "-"]
-    words = f"The fault reaches: {listed(reached)}." if reached else "No operator showed it."
+    by_operator: dict[str, list[str]] = {}
+    for name in dict.fromkeys(map(str, reached)):
+        operator, _, dtype = name.rpartition(", ")
+        by_operator.setdefault(operator, []).append(dtype)
+    words = (f"The fault reaches: {'; '.join(f'{operator} ({listed(dtypes)})' for operator, dtypes in by_operator.items())}."
+             if reached else "No operator showed it.")
     head = ["operator, dtype", "BLAS", "short at known shapes", "with a split-K kernel, with nvjet's", "sweeps along K with a short sum",
             "smallest short"]
     return [*lines, *table(head, rows), words, ""]

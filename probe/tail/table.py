@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from probe.answer import Answer
-from probe.errors import EnvironmentProblem, UsageError
+from probe.errors import UsageError
+from probe.newfile import new_file
 from probe.problem import Problem
 from probe.tail.count import Reading
 from probe.tail.rule import NVJET, Condition, Fit, block, fit, predicted
@@ -112,20 +112,13 @@ def write_scan(rows: list[Row], about: Mapping[str, Any], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from probe.records import check_output, name_aside, publish
+    from probe.records import check_output
 
     check_output(path)
     schema = pa.schema([pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()],
                        {"probe.kind": KIND, "probe.version": str(VERSION), "probe.about": json.dumps(about, sort_keys=True)})
-    aside = name_aside(path)
-    try:
+    with new_file(path) as aside:
         pq.write_table(pa.Table.from_pylist(rows, schema), aside, compression="zstd")
-        publish(aside, path)
-    except OSError as error:
-        raise EnvironmentProblem(f"output {path} cannot be written: {error.strerror or error}", "another folder, or more room") from error
-    finally:
-        if os.path.lexists(aside):
-            aside.unlink()
 
 
 def read_scan(path: Path) -> tuple[list[Row], dict[str, Any]]:

@@ -27,7 +27,7 @@ from probe.recovery.twins import distinct, twins
 from probe.summing import Summing
 from probe.walks.agreement import MORE_DRAWS, Agreement, agreement
 from probe.walks.reader import Reader, places_for
-from probe.walks.recover_tree import recover_tree
+from probe.walks.recover_tree import GENERAL_LIMIT, recover_tree
 
 Progress = Callable[[str], None]
 _AFRESH = 2**62  # streams lie below
@@ -91,7 +91,7 @@ def walk_problem(problem: Problem, preference: Preference, opened: Opened, *, ex
         agreed = agreement(summing, stream_of(seed, Stream.AGREE))
     if isinstance(agreed, Declined):
         return agreed
-    def recovered(agreed: Agreement) -> list[ClassResult] | Declined:
+    def recovered(agreed: Agreement, exhaustive: bool) -> list[ClassResult] | Declined:
         results = []
         for label in range(agreed.classes):
             where = None if agreed.labels is None else agreed.labels == label
@@ -101,14 +101,17 @@ def walk_problem(problem: Problem, preference: Preference, opened: Opened, *, ex
             results.append(result)
         return results
 
-    results = recovered(agreed)
+    results = recovered(agreed, exhaustive)
     if _fell(results):  # one reason is that elements of one class do not share their order after all
         with clock.step("agree", summing):
             closer = agreement(summing, stream_of(seed, Stream.AGREE), MORE_DRAWS)
         if isinstance(closer, Declined):
             return closer
         if closer.classes > agreed.classes:
-            results = recovered(closer)
+            results = recovered(closer, exhaustive)
+        if _fell(results) and not exhaustive and problem.k <= GENERAL_LIMIT:  # another: a few indices lie elsewhere than the tree says
+            again = recovered(closer, exhaustive=True)
+            results = results if isinstance(again, Declined) else again
     if isinstance(results, Declined):
         return results
     return Point(problem, preference, oracle.target, oracle.found_by, oracle.announcement, answer, captured, tuple(results),

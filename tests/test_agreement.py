@@ -198,7 +198,7 @@ class _Drifting(Patchwork):
 
 
 def test_orders_that_two_draws_do_not_tell_apart_are_told_apart_once_the_proof_fails() -> None:
-    """Columns at odd alignments in an order that is nearly that of the others: read as one class, refuted by bytes, looked at again."""
+    """Every second column in an order that is nearly that of the others: read as one class, refuted by bytes, looked at again."""
     labels = np.tile(np.arange(12) % 2, (4, 1))
     orders = [desc(48, output=DType.FP16), desc(48, output=DType.FP16, k_cuts=(KCut(32),))]
 

@@ -50,8 +50,10 @@ from probe.schedule import (
 )
 from probe.simulator import execute, execute_exact
 from probe.simulator.library import SimulatedSumming
+from probe.walks.check import predicted
 from probe.walks.reader import Reader, places_for
 from probe.walks.recover_tree import WalkResult, recover_tree
+from probe.walks.tree import shape_term
 
 _SETTINGS = settings(max_examples=15, deadline=None, derandomize=True,
                      suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -318,3 +320,16 @@ def test_single_products_are_one_form_whether_fused_or_added() -> None:
     assert exact_form(add(DType.FP16, a, b)) != exact_form(add(DType.FP32, a, b))
     other = add(DType.FP32, a, add(DType.FP32, b, c))
     assert exact_form(other) != chain  # b + c is rounded first
+
+
+@pytest.mark.parametrize(("k", "count"), [(66, 16), (141, 32)])
+@pytest.mark.parametrize("join", [Join.CHAIN, Join.BUTTERFLY])
+def test_a_few_lanes_that_go_on_once_more_are_read_as_that(k: int, count: int, join: Join) -> None:
+    """K a little more than lanes of 4 take in one turn: the first lanes go on, and no loop begins there."""
+    record = lanes(k, dealt(4, count, join, Direction.FORWARD if join is Join.CHAIN else Direction.DOWN))
+    pairs = np.array([(i, j) for i in range(k) for j in range(i + 1, k)], np.int64)
+    windows = np.tile(np.array([[0, k]], np.int64), (len(pairs), 1))
+    truth = predicted(record.schedule(), pairs, windows)
+    found = walked(record)
+    assert isinstance(found, WalkResult)
+    np.testing.assert_array_equal(predicted(shape_term(found.tree), pairs, windows), truth)

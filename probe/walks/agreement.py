@@ -30,8 +30,7 @@ class Agreement:
 def agreement(summing: Summing, seed: int, count: int = _DRAWS) -> Agreement | Declined:
     """Classes of elements that share an order; declined as nondeterministic when two runs on one input differ. count: of draws.
 
-    Two draws miss orders that are nearly the same, as those of rows that start at different alignments (gemvNSP and gemmSN_TN on an H200
-    where K is odd): a walk whose proof fails looks again with MORE_DRAWS.
+    Two draws can miss orders that are nearly the same: a walk whose proof fails looks again with MORE_DRAWS.
     """
     draws = [Draw.of(summing.m, summing.n, summing.k, summing.input_dtype, DrawKind.CANCELLING, seed, i, distinct=1) for i in range(count)]
     before = summing.launches

@@ -14,11 +14,12 @@ import numpy as np
 
 from probe.errors import Declined
 from probe.schedule.terms import Run, join_runs, run_of
+from probe.walks.check import predicted
 from probe.walks.general import Node, tree_over
 from probe.walks.joining import usual_join
 from probe.walks.pairs import contiguous_walk
 from probe.walks.reader import UNCANCELLED, Reader
-from probe.walks.tree import Joint, Loop, SumTree
+from probe.walks.tree import Joint, Loop, SumTree, shape_term
 
 HEAD = 40  # indices read one by one at the start of a further loop, where the first one was seen to be regular
 SUFFIX = 40  # indices read one by one before the end of a loop of each length: a short last step
@@ -52,7 +53,14 @@ def contiguous_tree(reader: Reader, extent: int, rng: np.random.Generator) -> Su
         return None
     if len(pieces) == 1:
         return Loop(None, runs[0])
-    if len(pieces) > _FEW_LOOPS:  # asking how each of them meets the first would take as many readings
+    tree = _joined(reader, cuts, runs, rng)
+    # steps were read in windows of their own loop; the prefix was read in one window, where a loop that goes on in a later piece shows
+    return tree if tree is not None and (predicted(shape_term(tree), pairs, windows) + 2 == sizes).all() else None
+
+
+def _joined(reader: Reader, cuts: list[int], runs: list[tuple[Run, ...]], rng: np.random.Generator) -> SumTree | None:
+    """How the loops that start at `cuts` meet."""
+    if len(cuts) > _FEW_LOOPS:  # asking how each of them meets the first would take as many readings
         joined = usual_join(reader, [Loop(None, r) for r in runs], cuts, rng)
         if joined is not None:
             return joined

@@ -21,7 +21,7 @@ Exit codes: 0 nothing moved, 1 something moved or was not confirmed, 2 usage, 3 
 
 
 def command(
-    a: Annotated[str | None, typer.Argument(help="The first library: cu12, cu13, a version, a name, a path, sim or sim-2.",
+    a: Annotated[str | None, typer.Argument(help="The first library: cu12, cu13, a version, a name, a path, sim, sim-2 or sim-vectors.",
                                             show_default=False)] = None,
     b: Annotated[str | None, typer.Argument(help="The second library, as the first.", show_default=False)] = None,
     shapes: Annotated[str | None, typer.Option(help="A regime (acceptance, split, linear, small) or a file: text with one "

@@ -40,8 +40,8 @@ def command(
     force: Annotated[str | None, typer.Option(help="Attributes of the answer to insist on, splitk_num=4,...: varied from the library's own "
                                                    "answer or, with algo_id=N, from that algorithm's defaults.")] = None,
     library: Annotated[str | None, typer.Option(help="cu12, cu13, a name or version prefix (12.8) of a stored or installed library, a "
-                                                     "path, sim or sim-2. Default: the GPU and the installed library, or, announced, the "
-                                                     "simulated one.")] = None,
+                                                     "path, sim, sim-2 or sim-vectors. Default: the GPU and the installed library, or, "
+                                                     "announced, the simulated one.")] = None,
     gpu: Annotated[int, typer.Option(help="Number of the GPU.")] = 0,
     exhaustive: Annotated[bool, typer.Option("--exhaustive", help="Read every index instead of only what is still open.")] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of all draws. Default: a fresh one, which the record names.")] = None,

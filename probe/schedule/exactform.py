@@ -34,23 +34,7 @@ from probe.schedule.terms import (
 def exact_form(term: Term) -> Term:
     """The one term for all those that give the same bits when products are exact: single products are fused into what they are added to,
     a chain begins with the lesser of its first two indices. The form is for comparing and no schedule to show."""
-    return after(term, _write, _below)
-
-
-def _below(term: Term) -> tuple[Term, ...]:
-    match term:
-        case Mma(previous=p) | Fma(previous=p):
-            return (p,)
-        case Fold(previous=p, body=body):
-            return p, body
-        case Add(_, left, right):
-            return left, right
-        case Cast(_, x):
-            return (x,)
-        case Call(_, args):
-            return args
-        case _:
-            return ()
+    return after(term, _write)
 
 
 def _write(term: Term, below: list[Term]) -> Term:
